@@ -58,7 +58,7 @@ class KeyedSchedule:
             self._ready.append(waiting.popleft())
 
     def failed(self, position: int) -> list[int]:
-        """The message did not go: the later ones of its key that are not in flight are finished too, and returned."""
+        """The message did not arrive: those of its key that are not in flight are finished too, and returned."""
         self._unfinished -= 1
         key = self._keys[position]
         if key is None:
@@ -69,7 +69,3 @@ class KeyedSchedule:
         behind += self._waiting.pop(key, ())
         self._unfinished -= len(behind)
         return behind
-
-    def finished(self, position: int) -> None:
-        """The message left for good without arriving (dead letter): its key goes on with the next one."""
-        self.confirmed(position)

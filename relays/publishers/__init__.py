@@ -1,16 +1,19 @@
 """What a relay needs of a broker: the `Publisher` protocol and the outcomes it reports.
 
-A publisher is made by a factory that is registered in the entry-point group `outbox.publishers` under the name that
+A publisher is made by a `Plugin` that is registered in the entry-point group `outbox.publishers` under the name that
 `--target` takes. `tests/contract/publisher_contract.py` holds the behaviour that every publisher has to show.
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pydantic_settings import BaseSettings
 
 from outbox.codecs import HeaderValue
 from outbox.errors import Unavailable
+from relays.routing import Routes
 
 __all__ = [
     "Confirmed",
@@ -18,8 +21,10 @@ __all__ = [
     "Deferred",
     "Interrupted",
     "Message",
+    "Options",
     "Outcome",
     "Paused",
+    "Plugin",
     "Publisher",
     "Rejected",
     "Retry",
@@ -124,6 +129,30 @@ class Publisher(Protocol):
     def close(self, timeout: float) -> None:
         """Disconnect within `timeout` seconds. Nothing is lost by it: what is unconfirmed is still in the outbox."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the relay tells every publisher, whatever its broker."""
+
+    concurrency: int = 4
+    """How many threads call `publish` at once."""
+    routes: Routes = field(default_factory=Routes)
+    """Where topics go that don't go where the publisher's own settings say."""
+    key_window: int = 1
+    """How many messages of one key may be in flight at once; more than 1 gives up strict order."""
+    on_unroutable: Literal["pause", "dead-letter"] = "pause"
+    """What an unroutable message is: a fault of its destination, or its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What the entry point of a publisher names."""
+
+    settings: type[BaseSettings]
+    """The publisher's own settings: environment `OUTBOX_<TARGET>_*`, section `[<target>]` of the TOML file."""
+    make: Callable[[Any, Options], Publisher]
+    """Make a publisher of an instance of `settings`. Does not connect: `open` does."""
 
 
 def wire_headers(message: Message) -> dict[str, HeaderValue]:

@@ -1,0 +1,1 @@
+"""One relay process: its threads, its start and its end."""
