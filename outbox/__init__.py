@@ -1,4 +1,4 @@
-"""The application's side of the outbox: `session.add(OutboxEvent(...))` commits an event with the rows it tells about."""
+"""The application's side of the outbox: `session.add(OutboxEvent(...))` commits an event with what it tells about."""
 
 from outbox.errors import (
     BrokerRefused,
@@ -13,7 +13,7 @@ from outbox.errors import (
     SchemaError,
     Unavailable,
 )
-from outbox.event import OutboxEvent, make_event_class
+from outbox.event import EventBase, OutboxEvent, make_event_class
 from outbox.identifiers import uuid7
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "DatabaseError",
     "DatabaseRefused",
     "DatabaseUnreachable",
+    "EventBase",
     "InvalidEvent",
     "MissingExtra",
     "OutboxError",

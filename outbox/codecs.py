@@ -55,7 +55,8 @@ def check_idempotency_key(value: object) -> str:
     """Return `value` if SQS would take it as a deduplication id, which is the strictest rule of all brokers."""
     if not isinstance(value, str) or not IDEMPOTENCY_KEY.fullmatch(value):
         raise InvalidEvent(
-            f"idempotency_key: expected a str of 1 to 128 ASCII letters, digits or punctuation (no space), got {value!r:.200}"
+            "idempotency_key: expected a str of 1 to 128 ASCII letters, digits or punctuation (no space), "
+            f"got {value!r:.200}"
         )
     return value
 
@@ -81,11 +82,15 @@ def check_headers(value: object) -> dict[str, HeaderValue]:
 
 
 def check_available_at(value: object) -> dt.datetime:
-    """Return `value` if it is a datetime that knows its UTC offset."""
+    """Return `value` if it is a datetime that knows its UTC offset, within the years 1 to 9999 in UTC."""
     if not isinstance(value, dt.datetime):
         raise InvalidEvent(f"available_at: expected a datetime, got {type(value).__name__}")
     if value.utcoffset() is None:
         raise InvalidEvent(f"available_at: {value.isoformat()} has no time zone; use datetime.now(timezone.utc)")
+    try:
+        value.astimezone(dt.UTC)
+    except OverflowError as error:
+        raise InvalidEvent(f"available_at: {value.isoformat()} is outside the years 1 to 9999 in UTC") from error
     return value
 
 
@@ -129,8 +134,10 @@ def _jsonable(value: Any) -> object:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump") and not isinstance(value, type):  # pydantic, without importing it
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is none of dict, list, str, int, float, bool, None, dataclass, pydantic "
-                    "model, datetime, date, time, UUID, Decimal, Enum")
+    raise TypeError(
+        f"{type(value).__name__} is none of dict, list, str, int, float, bool, None, dataclass, pydantic "
+        "model, datetime, date, time, UUID, Decimal, Enum"
+    )
 
 
 def _finite(value: decimal.Decimal) -> str:

@@ -15,6 +15,8 @@
 Messages say what was wrong, where, and what to do next; they never contain a password.
 """
 
+from sqlalchemy.exc import DontWrapMixin
+
 __all__ = [
     "BrokerRefused",
     "ConfigurationError",
@@ -34,8 +36,11 @@ class OutboxError(Exception):
     """The root: catch this to catch everything outbox-relay raises on purpose."""
 
 
-class InvalidEvent(OutboxError, ValueError):
-    """A field of an event has a value that can't be stored or sent. The message names the field."""
+class InvalidEvent(OutboxError, ValueError, DontWrapMixin):
+    """A field of an event has a value that can't be stored or sent. The message names the field.
+
+    SQLAlchemy passes it on as it is, where it wraps what other exceptions a column type raises in a StatementError.
+    """
 
 
 class ConfigurationError(OutboxError):

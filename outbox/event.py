@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, registry
-from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.attributes import flag_modified, instance_state
 
 from outbox import codecs
 from outbox.errors import InvalidEvent
 from outbox.identifiers import uuid7
 from outbox.naming import Naming
+from outbox.readable import stay_readable
 from outbox.tables import build_tables
 
 __all__ = ["EventBase", "OutboxEvent", "make_event_class"]
@@ -41,6 +42,8 @@ class EventBase:
     Raises InvalidEvent, naming the field, before anything is stored.
 
     After the commit every attribute stays readable without a query, although a relay may have removed the row.
+    A flushed event can be changed within its transaction; once committed it may be on its way, and a change to a row
+    that is gone raises SQLAlchemy's StaleDataError.
     """
 
     __table__: ClassVar[sa.Table]
@@ -83,7 +86,9 @@ class EventBase:
         self.idempotency_key = uuid7() if idempotency_key is None else self._checked("idempotency_key", idempotency_key)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.idempotency_key} {self.topic!r} {self.type!r} key={self.key!r}>"
+        values = self.__dict__  # never a query: this is what log lines and debuggers show
+        names = ", ".join(f"{name}={values.get(name)!r}" for name in ("topic", "type", "key", "idempotency_key"))
+        return f"{type(self).__name__}({names})"
 
     @classmethod
     def _checked(cls, field: str, value: Any) -> Any:
@@ -110,8 +115,10 @@ def make_event_class(
 ) -> type[EventBase]:
     """A mapped event class for tables of another schema or prefix, or whose tables belong to a host's own metadata.
 
-    With `metadata=Base.metadata` the host's `create_all()` makes the outbox tables too (trigger included) and its
-    autogenerate sees them; leave `outbox.migrations.include_object` out then.
+    With `metadata=Base.metadata` the host's `create_all()` makes the outbox tables too, complete. Alembic's
+    autogenerate can't write the trigger: keep `outbox.migrations.include_object`, and let `outbox.migrations.upgrade`
+    make the tables there.
+    Raises ConfigurationError for a schema or prefix that would need quoting.
     """
     metadata = sa.MetaData() if metadata is None else metadata
     table = build_tables(metadata, Naming(schema, prefix)).event
@@ -122,29 +129,26 @@ def make_event_class(
 
 def _map(event_class: type[EventBase], table: sa.Table) -> None:
     # eager_defaults would fetch what only a SELECT privilege on more than the id could return.
-    mapper = registry(metadata=table.metadata).map_imperatively(
+    registry(metadata=table.metadata).map_imperatively(
         event_class, table, eager_defaults=False, exclude_properties=UNMAPPED
     )
-    names = [attribute.key for attribute in mapper.column_attrs]
+    sa.event.listen(event_class, "before_insert", _forget_id)
+    sa.event.listen(event_class, "before_update", _encode_again)
+    stay_readable(event_class)
 
-    def forget_id(_mapper: object, _connection: object, target: EventBase) -> None:
-        # Left from an earlier flush that was rolled back; the database alone gives ids.
-        target.__dict__.pop("id", None)
 
-    def keep(_mapper: object, _connection: object, target: EventBase) -> None:
-        values = target.__dict__
-        values["_stored"] = {name: values[name] for name in names if name in values}
+def _forget_id(_mapper: object, _connection: object, event: EventBase) -> None:
+    # Left from an earlier flush that was rolled back; the database alone gives ids.
+    event.__dict__.pop("id", None)
 
-    def restore(target: EventBase, attributes: list[str] | None) -> None:
-        # A commit expires what it stored; by then a relay may have deleted the row, so reloading is no way back.
-        if attributes is None or attributes:
-            for name, value in target.__dict__.get("_stored", {}).items():
-                set_committed_value(target, name, value)
 
-    sa.event.listen(event_class, "before_insert", forget_id)
-    sa.event.listen(event_class, "after_insert", keep)
-    sa.event.listen(event_class, "after_update", keep)
-    sa.event.listen(event_class, "expire", restore)
+def _encode_again(_mapper: object, _connection: object, event: EventBase) -> None:
+    # The payload's column type can't see the content type. In an INSERT a column default helps it, in an UPDATE we do.
+    values = event.__dict__
+    if "payload" in values and instance_state(event).attrs.content_type.history.has_changes():
+        flag_modified(event, "payload")
+    if isinstance(values.get("payload"), str) and codecs.is_text(values.get("content_type")):
+        event.payload = codecs.encode_payload(values["payload"], values["content_type"])
 
 
 class OutboxEvent(EventBase):

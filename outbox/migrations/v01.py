@@ -46,7 +46,11 @@ def _event(naming: Naming) -> list[str]:
     CONSTRAINT {name}_type_check CHECK (octet_length(type) BETWEEN 1 AND 255),
     CONSTRAINT {name}_content_type_check CHECK (octet_length(content_type) BETWEEN 1 AND 255),
     CONSTRAINT {name}_headers_check CHECK (jsonb_typeof(headers) = 'object' AND NOT jsonb_path_exists(headers,
-        'strict $.* ? (@.type() != "string" && @.type() != "boolean" && !(@.type() == "number" && @ == @.floor()))')),
+        'strict $.* ? (@.type() != "string" && @.type() != "boolean" && !(@.type() == "number" && @ == @.floor()
+         && @ >= -9223372036854775808 && @ <= 9223372036854775807))')),
+    CONSTRAINT {name}_header_names_check CHECK (jsonb_typeof(headers) <> 'object' OR NOT jsonb_path_exists(headers,
+        'strict $.keyvalue() ? (@.key == ""
+         || @.key like_regex "^(outbox-|idempotency-key)" flag "i" || @.key like_regex "^.{{255}}." flag "s")')),
     CONSTRAINT {name}_held_check CHECK (held IN ('failed', 'blocked', 'paused', 'exhausted')),
     CONSTRAINT {name}_parked_check CHECK (available_at < 'infinity' OR held IS NOT NULL),
     CONSTRAINT {name}_counters_check CHECK (attempts >= 0 AND crashes >= 0 AND resends >= 0)
