@@ -24,6 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(marker)
 
 
+def pytest_report_header() -> str:
+    server = "of OUTBOX_TEST_POSTGRES_URL" if os.environ.get("OUTBOX_TEST_POSTGRES_URL") else "embedded"
+    return f"SQLAlchemy {sa.__version__}, PostgreSQL {server}"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asynchronous tests (`pytest.mark.anyio`) run on asyncio, the only loop that SQLAlchemy knows."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.PostgresServer]:
     """The embedded PostgreSQL, or the server that OUTBOX_TEST_POSTGRES_URL names."""

