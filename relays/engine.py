@@ -3,7 +3,8 @@
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,7 @@ from relays.publishers import (
 )
 from relays.retry import Backoff
 
-__all__ = ["Abandoned", "Config", "Idle", "Pauses", "Stats", "Worker"]
+__all__ = ["AbandonedError", "Config", "Floors", "Idle", "Pauses", "Stats", "Worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,14 @@ class Pauses(Protocol):
     def remove(self, outbox: str, destination: str) -> None: ...
 
 
-class Abandoned(Exception):
+class Floors(Protocol):
+    """Below which id nothing new can appear."""
+
+    @property
+    def limit(self) -> int: ...
+
+
+class AbandonedError(Exception):
     """The grace period is over and the database is away: the lanes are left to their lease."""
 
 
@@ -131,6 +139,7 @@ class Worker:
         database_gate: Gate,
         idle: Idle,
         pauses: Pauses,
+        floors: Floors,
         stats: Stats,
         backoff: Backoff,
         stop: threading.Event,
@@ -138,8 +147,9 @@ class Worker:
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._name, self._config, self._store, self._database = name, config, store, database
-        self._publisher, self._keeper, self._broker_gate, self._database_gate = publisher, keeper, broker_gate, database_gate
-        self._idle, self._pauses, self._stats, self._backoff = idle, pauses, stats, backoff
+        self._publisher, self._keeper = publisher, keeper
+        self._broker_gate, self._database_gate = broker_gate, database_gate
+        self._idle, self._pauses, self._floors, self._stats, self._backoff = idle, pauses, floors, stats, backoff
         self._stop, self._give_up, self._clock = stop, give_up, clock
 
     def run(self) -> None:
@@ -155,8 +165,10 @@ class Worker:
                     continue
                 if lease is not None:
                     self._work(lease)
-        except Abandoned:
-            logger.warning("%s gives up waiting for the database; its lanes come free when their lease ends", self._name)
+        except AbandonedError:
+            logger.warning(
+                "%s gives up waiting for the database; its lanes come free when their lease ends", self._name
+            )
         finally:
             self._database.disconnect()
 
@@ -188,18 +200,20 @@ class Worker:
     def _batch(self, lease: Lease, *, last: bool) -> bool:
         """One batch; returns whether the lanes are still held and probably have more."""
         each = max(1, self._config.batch_size // len(lease.lanes))
+        limit = self._floors.limit  # before the read: its snapshot has to be younger
         try:
             with self._database.connection() as connection:
                 events = self._store.read(connection, lease.outbox, lanes=lease.lanes, token=lease.token, each=each)
         except DatabaseError as error:
             self._database_gate.fail(error)
-            self._settle(lease, Settlement(), release=True)
+            self._settle(lease, Settlement(), dict.fromkeys(lease.lanes, 0), release=True)
             return False
         self._stats.begin(len(events), self._clock())
         outcomes, broken = self._publish(lease, events)
         settlement = self._judge(lease.outbox, events, outcomes)
         release = last or broken is not None or self._stop.is_set() or lease.expired() or len(events) < each
-        self._settle(lease, settlement, release=release, events=len(events))
+        floors = _floors(lease.lanes, events, settlement, each, limit)
+        self._settle(lease, settlement, floors, release=release, events=len(events))
         if broken is not None:
             self._broker_gate.fail(broken)
         elif settlement.confirmed:
@@ -274,7 +288,9 @@ class Worker:
         else:
             settlement.failed.append(Failed(event, self._backoff.delay(attempts), reason))
 
-    def _settle(self, lease: Lease, settlement: Settlement, *, release: bool, events: int = 0) -> None:
+    def _settle(
+        self, lease: Lease, settlement: Settlement, floors: dict[int, int], *, release: bool, events: int = 0
+    ) -> None:
         """Record it, however long the database is away: what is confirmed must not be sent again."""
         while True:
             started = self._clock()
@@ -284,7 +300,7 @@ class Worker:
                         connection,
                         lease.outbox,
                         settlement,
-                        lanes=lease.lanes,
+                        lanes=floors,
                         token=lease.token,
                         lease=None if release else lease.seconds,
                         unblock=UNBLOCK,
@@ -295,7 +311,7 @@ class Worker:
             except DatabaseError as error:
                 self._database_gate.fail(error)
                 if not self._database_gate.wait() and self._give_up.wait(RETRY_WHILE_STOPPING):
-                    raise Abandoned from error
+                    raise AbandonedError from error
         self._record(lease, settlement, lost, events, started)
 
     def _record(self, lease: Lease, settlement: Settlement, lost: set[int], events: int, started: float) -> None:
@@ -307,12 +323,37 @@ class Worker:
             lease.renewed(started)
         for item in settlement.dead:
             logger.error(
-                "event %s of topic %r became a dead letter (%s): %s", item.event.idempotency_key, item.event.topic, item.reason, item.error
+                "event %s of topic %r became a dead letter (%s): %s",
+                item.event.idempotency_key,
+                item.event.topic,
+                item.reason,
+                item.error,
             )
         for destination, reason in settlement.pauses.items():
             logger.warning("publishing to %r is paused: %s", destination, reason, extra={"destination": destination})
         for destination in settlement.resumes:
             logger.info("publishing to %r goes on", destination, extra={"destination": destination})
+
+
+def _floors(
+    lanes: Collection[int], events: Sequence[ReadyEvent], settlement: Settlement, each: int, limit: int
+) -> dict[int, int]:
+    """Up to which id each lane has no fresh event any more, once the settlement is recorded; at most `limit`.
+
+    A lane of which less than `each` was read has none beyond; otherwise the last one read is as far as we know.
+    """
+    gone = {event.id for event in (*settlement.confirmed, *settlement.paused)}
+    gone |= {item.event.id for item in (*settlement.failed, *settlement.dead)}
+    floors = dict.fromkeys(lanes, limit)
+    read = Counter(event.lane for event in events)
+    last = {event.lane: event.id for event in events}
+    for lane, count in read.items():
+        if count >= each:
+            floors[lane] = min(limit, last[lane])
+    for event in events:
+        if event.id not in gone and not event.returned:
+            floors[event.lane] = min(floors[event.lane], event.id - 1)
+    return floors
 
 
 def _message(event: ReadyEvent) -> Message:

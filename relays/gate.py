@@ -54,7 +54,9 @@ class Gate:
         if self._failures and self._open.is_set():
             with self._state:
                 self._failures = 0
-            logger.info("%s works again after %.1f s", self._name, time.monotonic() - self._since, extra={"away": self._name})
+            logger.info(
+                "%s works again after %.1f s", self._name, time.monotonic() - self._since, extra={"away": self._name}
+            )
 
     def wait(self) -> bool:
         """Return True once the server is back, False when `stop` is set first. At once when it isn't away."""

@@ -36,7 +36,13 @@ class Lease:
     """
 
     def __init__(
-        self, outbox: str, lanes: Collection[int], token: uuid.UUID, seconds: float, started: float, clock: Callable[[], float]
+        self,
+        outbox: str,
+        lanes: Collection[int],
+        token: uuid.UUID,
+        seconds: float,
+        started: float,
+        clock: Callable[[], float],
     ) -> None:
         self.outbox, self.lanes, self.token, self.seconds = outbox, lanes, token, seconds
         self._clock = clock
@@ -64,7 +70,9 @@ class Lease:
 class LeaseKeeper:
     """Prolongs the leases of this process, on a connection of its own, so that a slow broker costs no lane."""
 
-    def __init__(self, store: Store, database: Database, seconds: float, clock: Callable[[], float] = boot_time) -> None:
+    def __init__(
+        self, store: Store, database: Database, seconds: float, clock: Callable[[], float] = boot_time
+    ) -> None:
         self._store, self._database, self._seconds, self._clock = store, database, seconds, clock
         self._leases: dict[uuid.UUID, Lease] = {}
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from outbox.errors import DatabaseError
 from outbox.store import Store
 from relays.database import Database
+from relays.floor import FloorWatch
 from relays.retry import Backoff
 
 __all__ = ["Maintenance", "PauseBoard"]
@@ -21,7 +22,10 @@ INTERVAL = 1.0
 
 RETURNED_AT_ONCE = 1000
 SWEEP_EVERY = 60
-"""Rounds between two looks for events that nothing would bring back; settling on a lost lease can leave some."""
+"""Rounds between two looks for events that nothing else would bring back.
+
+Settling on a lost lease can leave some behind blocked, and SQL by hand some below a floor.
+"""
 
 
 class PauseBoard:
@@ -57,6 +61,7 @@ class Maintenance:
     Parameters:
         destination: where a topic goes.
         backoff: how often a paused destination is probed.
+        floors: advanced in every round.
         wake: called when events have come back.
     """
 
@@ -68,10 +73,12 @@ class Maintenance:
         board: PauseBoard,
         destination: Callable[[str], str],
         backoff: Backoff,
+        floors: FloorWatch,
         wake: Callable[[], None],
     ) -> None:
         self._store, self._database, self._outboxes = store, database, outboxes
         self._board, self._destination, self._backoff, self._wake = board, destination, backoff, wake
+        self._floors = floors
         self._closing = threading.Event()
         self._rounds = 0
 
@@ -81,6 +88,7 @@ class Maintenance:
             try:
                 self.round()
             except DatabaseError as error:
+                self._floors.start_over()
                 # The workers meet the same outage and say so.
                 logger.debug("maintenance has to wait: %s", error)
         self._database.disconnect()
@@ -89,6 +97,7 @@ class Maintenance:
         """Return what is due and what waited for a destination that works again; probe one that may."""
         self._rounds += 1
         with self._database.connection() as connection:
+            self._floors.advance(connection)
             for outbox in self._outboxes:
                 if self._round(connection, outbox):
                     self._wake()
@@ -114,13 +123,20 @@ class Maintenance:
         # Half of the jitter: a probe that comes at once would be one per round.
         jitter = 0.5 + self._backoff.rng.random() / 2
         shortest, longest = self._backoff.shortest, self._backoff.longest
-        return self._store.claim_probe(connection, outbox, destination, shortest=shortest, longest=longest, jitter=jitter)
+        return self._store.claim_probe(
+            connection, outbox, destination, shortest=shortest, longest=longest, jitter=jitter
+        )
 
     def _sweep(self, connection: sa.Connection, outbox: str) -> bool:
-        found = self._store.return_forgotten(connection, outbox, RETURNED_AT_ONCE)
-        if found:
-            logger.warning("returned %d events that nothing blocked any more", found, extra={"forgotten": found})
-        return found > 0
+        forgotten = self._store.return_forgotten(connection, outbox, RETURNED_AT_ONCE)
+        if forgotten:
+            logger.warning(
+                "returned %d events that nothing blocked any more", forgotten, extra={"forgotten": forgotten}
+            )
+        hidden = self._store.mend_floors(connection, outbox)
+        if hidden:
+            logger.error("the floors of %d lanes hid events: reset", hidden, extra={"floors_mended": hidden})
+        return forgotten + hidden > 0
 
     def _in_batches(self, step: Callable[[int], int]) -> bool:
         """Repeat the step while it takes whole batches; returns whether it took anything."""

@@ -45,10 +45,6 @@ class KeyedSchedule:
         """The next message to send, now in flight; None when nothing may be sent at the moment."""
         return self._ready.popleft() if self._ready else None
 
-    def give_back(self, position: int) -> None:
-        """Undo the last `take` of this message: it was not sent after all."""
-        self._ready.appendleft(position)
-
     def confirmed(self, position: int) -> None:
         """The message has arrived: the next one of its key may go."""
         self._unfinished -= 1
@@ -67,5 +63,13 @@ class KeyedSchedule:
         if behind:
             self._ready = deque(other for other in self._ready if self._keys[other] != key)
         behind += self._waiting.pop(key, ())
+        self._unfinished -= len(behind)
+        return behind
+
+    def abandon(self) -> list[int]:
+        """Nothing more may be sent: all that is not in flight is finished, and returned."""
+        behind = [*self._ready, *(position for waiting in self._waiting.values() for position in waiting)]
+        self._ready.clear()
+        self._waiting.clear()
         self._unfinished -= len(behind)
         return behind

@@ -17,6 +17,7 @@ from outbox.errors import DatabaseUnreachable, Unavailable
 from outbox.store import Left, Store
 from relays.database import Database
 from relays.engine import Config, Stats, Worker
+from relays.floor import FloorWatch
 from relays.gate import Gate
 from relays.lease import LeaseKeeper
 from relays.maintenance import Maintenance, PauseBoard
@@ -69,11 +70,11 @@ class Relay:
         self.stats = Stats()
 
     def stop(self) -> None:
-        """Stop claiming, finish what is in flight within the grace period, settle, release. Safe in a signal handler."""
+        """Stop claiming, finish what is in flight within the grace period, settle, release; also from a signal."""
         self._stop.set()
 
     def run(self) -> Summary:
-        """Block until stopped or drained. Raises what makes a start impossible, as the outbox.errors class that says so."""
+        """Block until stopped or drained. Raises the error of outbox.errors that makes a start impossible."""
         self._start()
         sleeper, keeper, maintenance, workers = self._build()
         helpers = [helper for helper in (sleeper, keeper, maintenance) if helper]
@@ -131,12 +132,22 @@ class Relay:
 
     def _build(self) -> tuple[Sleeper | None, LeaseKeeper, Maintenance, list[Worker]]:
         config, store = self._config, self._store
-        sleeper = None if config.drain else Sleeper(store, self._engine, config.outboxes, config.concurrency, config.poll)
+        sleeper = (
+            None if config.drain else Sleeper(store, self._engine, config.outboxes, config.concurrency, config.poll)
+        )
         idle = sleeper or Drain(store, config.outboxes, self._stop)
         keeper = LeaseKeeper(store, Database(self._engine), config.lease)
         events_backoff = Backoff(config.backoff_min, config.backoff_max, self._rng)
+        floors = FloorWatch(store)
         maintenance = Maintenance(
-            store, Database(self._engine), config.outboxes, self._board, self._publisher.destination, events_backoff, idle.more
+            store,
+            Database(self._engine),
+            config.outboxes,
+            self._board,
+            destination=self._publisher.destination,
+            backoff=events_backoff,
+            floors=floors,
+            wake=idle.more,
         )
         outage_backoff = Backoff(SHORTEST_OUTAGE_WAIT, LONGEST_OUTAGE_WAIT, self._rng)
         broker_gate = Gate(f"the broker ({config.target})", self._publisher.open, outage_backoff, self._stop)
@@ -153,6 +164,7 @@ class Relay:
                 database_gate=database_gate,
                 idle=idle,
                 pauses=self._board,
+                floors=floors,
                 stats=self.stats,
                 backoff=events_backoff,
                 stop=self._stop,
@@ -201,7 +213,7 @@ class Relay:
         """Let the workers end: first by themselves, then without the broker, at last without the database."""
         grace = self._config.grace
         if not self._ended.wait(grace * (1 - FOR_SETTLING)):
-            logger.warning("still publishing after %.0f s: leaving the rest to the next relay", grace * (1 - FOR_SETTLING))
+            logger.warning("still publishing after most of the grace period: leaving the rest to the next relay")
             self._publisher.close(timeout=grace * FOR_SETTLING / 2)
         if not self._ended.wait(grace * FOR_SETTLING / 2):
             self._give_up.set()

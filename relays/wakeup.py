@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -77,10 +78,8 @@ class Ears:
             connection.exec_driver_sql(sql)
 
     @staticmethod
-    def _raw(connection: sa.Connection) -> psycopg.Connection:
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, psycopg.Connection)
-        return raw
+    def _raw(connection: sa.Connection) -> "psycopg.Connection[Any]":
+        return cast("psycopg.Connection[Any]", connection.connection.driver_connection)
 
     def hear_each_other(self, timeout: float) -> bool:
         """Whether a NOTIFY of one connection reaches the other: not so behind a transaction-mode pooler.

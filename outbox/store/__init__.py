@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from outbox.codecs import HeaderValue
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, SchemaError
 from outbox.naming import Naming
 from outbox.store.statements import SQL, statement
 from outbox.tables import LANES
@@ -101,16 +101,26 @@ class Store:
         self._sql = {name: statement(name, self.naming) for name in SQL}
 
     def open_outbox(self, connection: sa.Connection, outbox: str, target: str, *, take_over: bool = False) -> None:
-        """Make the lanes of an outbox that is new; raise ConfigurationError if another target drains it."""
+        """Make the lanes of an outbox that is new, and its floors right after a restore or a failover.
+
+        Raises ConfigurationError if another target drains it, SchemaError if its ids don't come in order.
+        """
+        event = self.naming.table("event")
         with connection.begin():
+            if not self._run(connection, "sequence", event=event).scalar():
+                raise SchemaError(
+                    f"{event}.id has to be GENERATED ALWAYS AS IDENTITY with cache 1, a positive increment and no "
+                    "cycle: relays rely on ids that grow in the order in which they are given out"
+                )
+            self._run(connection, "lower_floors", outbox=outbox, last_id=self._last_id(connection))
             self._run(connection, "make_lanes", outbox=outbox, target=target, last=LANES - 1)
             if take_over:
                 self._run(connection, "take_over", outbox=outbox, target=target)
             owner = self._run(connection, "target", outbox=outbox).scalar_one()
         if owner != target:
             raise ConfigurationError(
-                f"outbox {outbox!r} is drained to target {owner!r}, this relay has --target {target!r}: use an outbox of "
-                f"its own (--outbox), or --take-over once no relay of the other target runs"
+                f"outbox {outbox!r} is drained to target {owner!r}, this relay has --target {target!r}: use an outbox "
+                f"of its own (--outbox), or --take-over once no relay of the other target runs"
             )
 
     def claim(
@@ -118,7 +128,7 @@ class Store:
     ) -> list[int]:
         """Lease up to `limit` free lanes that have sendable events, for `lease` seconds; returns their numbers."""
         with connection.begin():
-            rows = self._run(connection, "claim", outbox=outbox, limit=limit, lease=lease, token=token, leased_by=by)
+            rows = self._run(connection, "claim", outbox=outbox, limit=limit, lease=lease, token=token, by=by)
             return sorted(row.lane for row in rows)
 
     def read(
@@ -135,7 +145,7 @@ class Store:
         outbox: str,
         settlement: Settlement,
         *,
-        lanes: Collection[int],
+        lanes: Mapping[int, int],
         token: uuid.UUID,
         lease: float | None,
         unblock: int,
@@ -144,7 +154,8 @@ class Store:
     ) -> set[int]:
         """Record what became of a batch, durably and in one transaction; returns the lanes whose lease was lost.
 
-        The lanes are given back, or with `lease` kept for that many seconds more. In a lost lane only confirmed
+        `lanes` maps each lane to its new floor: no fresh event at or below it is left or can still appear (0: as it
+        was). The lanes are given back, or with `lease` kept for that many seconds more. In a lost lane only confirmed
         events are touched: they are gone from the outbox in any case, the rest is the new owner's. `unblock` is how
         many blocked events of a key come back when one that held them up leaves. Repeating it is harmless.
         """
@@ -154,20 +165,28 @@ class Store:
                 self._run(connection, "delete", ids=[event.id for event in settlement.confirmed])
             self._settle_others(connection, outbox, settlement, owned, unblock)
             for destination, reason in settlement.pauses.items():
-                self._run(connection, "pause", outbox=outbox, destination=destination, reason=_clean(reason), first=probe_after, by=by)
+                self._run(
+                    connection,
+                    "pause",
+                    outbox=outbox,
+                    destination=destination,
+                    reason=_clean(reason),
+                    first=probe_after,
+                    by=by,
+                )
             if settlement.resumes:
                 self._run(connection, "resume", outbox=outbox, destinations=sorted(settlement.resumes))
         return set(lanes) - owned
 
     def _settle_lanes(
-        self, connection: sa.Connection, outbox: str, lanes: Collection[int], token: uuid.UUID, lease: float | None
+        self, connection: sa.Connection, outbox: str, lanes: Mapping[int, int], token: uuid.UUID, lease: float | None
     ) -> set[int]:
         rows = self._run(
             connection,
             "settle_lanes",
             outbox=outbox,
             lanes=list(lanes),
-            floors=[0] * len(lanes),
+            floors=list(lanes.values()),
             token=token,
             lease=lease or 0.0,
             release=lease is None,
@@ -235,6 +254,26 @@ class Store:
             row = self._run(connection, "wake_up", event=self.naming.table("event")).one()
             return row.lock, row.channel, row.has_trigger
 
+    def last_id(self, connection: sa.Connection) -> int:
+        """The highest id that was given out so far, committed or not."""
+        with connection.begin():
+            return self._last_id(connection)
+
+    def _last_id(self, connection: sa.Connection) -> int:
+        last_id: int = self._run(connection, "last_id", event=self.naming.table("event")).scalar_one()
+        return last_id
+
+    def writers(self, connection: sa.Connection) -> set[str]:
+        """The transactions of others that may have inserted events which nobody can see yet."""
+        with connection.begin():
+            rows = self._run(connection, "writers", event=self.naming.table("event"))
+            return {row.virtualtransaction for row in rows}
+
+    def mend_floors(self, connection: sa.Connection, outbox: str) -> int:
+        """Reset floors that hide a fresh event; returns how many. It stays 0 unless someone writes to our tables."""
+        with connection.begin():
+            return self._run(connection, "mend_floors", outbox=outbox).rowcount
+
     def left(self, connection: sa.Connection, outboxes: Sequence[str]) -> Left:
         """Count what is in these outboxes. Walks over all of it: not for the hot path."""
         with connection.begin():
@@ -246,7 +285,14 @@ class Store:
             return {row.destination: row.due for row in self._run(connection, "pauses", outbox=outbox)}
 
     def claim_probe(
-        self, connection: sa.Connection, outbox: str, destination: str, *, shortest: float, longest: float, jitter: float
+        self,
+        connection: sa.Connection,
+        outbox: str,
+        destination: str,
+        *,
+        shortest: float,
+        longest: float,
+        jitter: float,
     ) -> bool:
         """Take it on to probe a destination whose probe is due; True for one caller. Sets the time of the next one.
 

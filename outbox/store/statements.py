@@ -11,8 +11,12 @@ from outbox.naming import Naming
 
 __all__ = ["SQL", "statement"]
 
-EVENT_COLUMNS = "id, lane, idempotency_key, key, topic, type, payload, content_type, headers, attempts, resends, created_at, held"
-MOVED_COLUMNS = "outbox, idempotency_key, key, topic, type, payload, content_type, headers, crashes, resends, created_at"
+EVENT_COLUMNS = (
+    "id, lane, idempotency_key, key, topic, type, payload, content_type, headers, attempts, resends, created_at, held"
+)
+MOVED_COLUMNS = (
+    "outbox, idempotency_key, key, topic, type, payload, content_type, headers, crashes, resends, created_at"
+)
 
 SQL = {
     # Lanes that nobody holds and that have something to send, the longest untouched first. Losing a lease in a
@@ -29,7 +33,7 @@ SQL = {
                            AND e.available_at = '-infinity'))
             ORDER BY l.leased_until LIMIT :limit FOR UPDATE OF l SKIP LOCKED)
         UPDATE {lane} l
-        SET leased_until = clock_timestamp() + make_interval(secs => :lease), lease_token = :token, leased_by = :leased_by
+        SET leased_until = clock_timestamp() + make_interval(secs => :lease), lease_token = :token, leased_by = :by
         FROM picked p WHERE l.outbox = :outbox AND l.lane = p.lane
         RETURNING l.lane, p.abandoned""",
     # The first sendable events of each lane that the token still holds, in id order within the lane. `blocked`: an
@@ -83,8 +87,8 @@ SQL = {
         WITH gone AS (DELETE FROM {event} WHERE id = ANY(:ids) RETURNING *)
         INSERT INTO {dead_letter} (id, {moved_columns}, attempts, reason, error)
         SELECT id, {moved_columns}, attempts + u.charge, u.reason, u.error
-        FROM unnest(CAST(:ids AS bigint[]), CAST(:charges AS smallint[]), CAST(:reasons AS text[]), CAST(:errors AS text[]))
-             u (id, charge, reason, error) JOIN gone USING (id)""",
+        FROM unnest(CAST(:ids AS bigint[]), CAST(:charges AS smallint[]), CAST(:reasons AS text[]),
+                    CAST(:errors AS text[])) u (id, charge, reason, error) JOIN gone USING (id)""",
     # SKIP LOCKED, so that one lane that a claim or a settle has locked does not hold up the others.
     "renew": """
         WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)),
@@ -115,6 +119,26 @@ SQL = {
                EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'outbox_wake_up'
                        AND t.tgenabled <> 'D') AS has_trigger
         FROM pg_class c WHERE c.oid = to_regclass(:event)""",
+    # What the id sequence has given out so far; 0 before the first.
+    "last_id": "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence(:event, 'id')::regclass), 0)",
+    # The transactions that may have drawn an id and not committed yet, prepared ones included: an insert takes this
+    # lock before it draws its id, and the lock goes after the commit is visible.
+    "writers": """
+        SELECT DISTINCT virtualtransaction FROM pg_locks
+        WHERE locktype = 'relation' AND relation = to_regclass(:event) AND mode = 'RowExclusiveLock'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND pid IS DISTINCT FROM pg_backend_pid()""",
+    "lower_floors": "UPDATE {lane} SET floor = 0 WHERE outbox = :outbox AND floor > :last_id",
+    # What only somebody's own SQL on our tables can cause: a fresh event that no claim would ever look at.
+    "mend_floors": """
+        UPDATE {lane} l SET floor = 0 WHERE l.outbox = :outbox AND EXISTS (
+            SELECT FROM {event} e WHERE e.outbox = l.outbox AND e.lane = l.lane AND e.available_at IS NULL
+            AND e.id <= l.floor)""",
+    # Floors rest on ids that grow in the order in which they are drawn.
+    "sequence": """
+        SELECT s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND a.attidentity = 'a'
+        FROM pg_attribute a LEFT JOIN pg_sequence s ON s.seqrelid = pg_get_serial_sequence(:event, 'id')::regclass
+        WHERE a.attrelid = to_regclass(:event) AND a.attname = 'id'""",
     "make_lanes": """
         INSERT INTO {lane} (outbox, lane, target) SELECT :outbox, lane, :target FROM generate_series(0, :last) lane
         ON CONFLICT DO NOTHING""",
@@ -123,7 +147,8 @@ SQL = {
     "left": """
         SELECT count(*) FILTER (WHERE available_at IS NULL OR available_at = '-infinity') AS ready,
                count(*) FILTER (WHERE available_at > '-infinity' AND held IS NULL) AS scheduled,
-               count(*) FILTER (WHERE available_at > '-infinity' AND available_at < 'infinity' AND held IS NOT NULL) AS waiting,
+               count(*) FILTER (WHERE available_at > '-infinity' AND available_at < 'infinity' AND held IS NOT NULL)
+                   AS waiting,
                count(*) FILTER (WHERE available_at = 'infinity') AS parked
         FROM {event} WHERE outbox = ANY(:outboxes)""",
     # A destination that keeps failing is probed at growing intervals: its next one is as far away as the pause is old.
@@ -132,7 +157,9 @@ SQL = {
         VALUES (:outbox, :destination, :reason, clock_timestamp() + make_interval(secs => :first), :by)
         ON CONFLICT (outbox, destination) DO UPDATE SET reason = excluded.reason
         WHERE p.next_probe < 'infinity'""",
-    "resume": "DELETE FROM {pause} WHERE outbox = :outbox AND destination = ANY(:destinations) AND next_probe < 'infinity'",
+    # What an operator has paused (no probe ever) only an operator resumes.
+    "resume": """
+        DELETE FROM {pause} WHERE outbox = :outbox AND destination = ANY(:destinations) AND next_probe < 'infinity'""",
     "pauses": "SELECT destination, next_probe <= clock_timestamp() AS due FROM {pause} WHERE outbox = :outbox",
     "claim_probe": """
         UPDATE {pause}
