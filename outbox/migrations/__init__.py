@@ -32,6 +32,7 @@ __all__ = [
     "downgrade",
     "include_object",
     "make_include_object",
+    "make_schema",
     "upgrade",
     "version_comment",
 ]
@@ -72,6 +73,13 @@ def downgrade(
     _check_known(to)
     if to < 1 <= _version(op, naming, start):
         _run(op, v01.downgrade(naming))
+
+
+def make_schema(connection: sa.Connection, schema: str | None) -> None:
+    """Create the schema of the tables unless it is there; the steps themselves leave that to their caller."""
+    # Asked first: CREATE SCHEMA IF NOT EXISTS needs the privilege even when there is nothing to create.
+    if schema and connection.scalar(sa.text("SELECT to_regnamespace(:schema)"), {"schema": schema}) is None:
+        connection.execute(sa.schema.CreateSchema(schema))
 
 
 def current_version(connection: sa.Connection, naming: Naming | None = None) -> int:
