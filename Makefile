@@ -54,7 +54,7 @@ define make_venv
 		uv venv --quiet --python "$(2)" $(1) && \
 		uv pip install --quiet --python $(1)/bin/python --constraint constraints.txt --group dev --editable '.[all]'; \
 	elif [ -z "$(2)" ]; then \
-		echo "No Python 3.11 or newer found: run make PYTHON=/path/to/python, or install uv." >&2; exit 1; \
+		echo "No Python found for $(1): .venv needs 3.11 or newer (make PYTHON=/path/to/python), or install uv." >&2; exit 1; \
 	else \
 		"$(2)" -m venv $(1) && \
 		$(1)/bin/python -m pip install --quiet --upgrade 'pip>=25.1' && \
@@ -68,8 +68,8 @@ endef
 
 # Python 3.12 or 3.13 from PATH, else from pyenv (whose shims are in PATH also for versions that aren't active).
 .venv-%/.ready: pyproject.toml constraints.txt
-	$(call make_venv,.venv-$*,$(shell for python in python$* "$$HOME"/.pyenv/versions/$*.*/bin/python; do \
-		$$python -c '' 2>/dev/null && echo $$python && break; done))
+	$(call make_venv,.venv-$*,$(or $(shell for python in python$* "$$HOME"/.pyenv/versions/$*.*/bin/python; do \
+		$$python -c '' 2>/dev/null && echo $$python && break; done),$(shell command -v uv >/dev/null && echo $*)))
 
 # In a directory of its own that PYTHONPATH puts before the version in .venv.
 $(SQLALCHEMY_20)/.ready: .venv/.ready
