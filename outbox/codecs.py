@@ -17,6 +17,7 @@ from typing import Any
 from outbox.errors import InvalidEvent
 
 __all__ = [
+    "LIMITS",
     "HeaderValue",
     "check_available_at",
     "check_headers",
@@ -35,12 +36,17 @@ BINARY_CONTENT_TYPE = "application/octet-stream"
 IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,128}", re.ASCII)
 """What SQS allows in MessageDeduplicationId: 1 to 128 ASCII letters, digits and punctuation, no space."""
 
+LIMITS = {"outbox": 63, "key": 255, "topic": 255, "type": 255, "content_type": 255}
+"""Of names, in bytes of UTF-8: 255 is what AMQP's short strings take, 63 is a name's length in PostgreSQL."""
+
 RESERVED_HEADERS = ("outbox-", "idempotency-key")
 """Names the relay itself writes on the wire."""
 
 
 def check_text(field: str, value: object, limit: int) -> str:
     """Return `value` if it is a str of 1 to `limit` UTF-8 bytes without NUL; raise InvalidEvent naming `field`."""
+    if isinstance(value, str) and value.isascii() and 1 <= len(value) <= limit and "\0" not in value:
+        return value  # nearly always: without encoding it
     if not isinstance(value, str):
         raise InvalidEvent(f"{field}: expected str, got {type(value).__name__}")
     size = len(_utf8(field, value))
@@ -66,18 +72,15 @@ def check_headers(value: object) -> dict[str, HeaderValue]:
     if not isinstance(value, Mapping):
         raise InvalidEvent(f"headers: expected a mapping of names to str, int or bool, got {type(value).__name__}")
     for name, item in value.items():
-        field = f"headers[{name!r:.80}]"
-        check_text(f"{field} (its name)", name, 255)
-        if name.lower().startswith(RESERVED_HEADERS):
-            raise InvalidEvent(f"{field}: names that start with {' or '.join(RESERVED_HEADERS)} belong to the relay")
+        if check_text("headers, a name", name, 255).lower().startswith(RESERVED_HEADERS):
+            raise InvalidEvent(f"headers: {name!r} belongs to the relay, as all from {' or '.join(RESERVED_HEADERS)}")
         if isinstance(item, str):
-            if "\0" in item:
-                raise InvalidEvent(f"{field}: the NUL character can't be stored")
-            _utf8(field, item)
+            if not item.isascii() or "\0" in item:
+                _check_header_text(f"headers[{name!r:.80}]", item)
         elif not isinstance(item, int):
-            raise InvalidEvent(f"{field}: expected str, int or bool, got {type(item).__name__}")
+            raise InvalidEvent(f"headers[{name!r:.80}]: expected str, int or bool, got {type(item).__name__}")
         elif not -(2**63) <= item < 2**63:
-            raise InvalidEvent(f"{field}: integers must fit 64 bits, got {item:#x}")
+            raise InvalidEvent(f"headers[{name!r:.80}]: integers must fit 64 bits, this has {item.bit_length()}")
     return dict(value)
 
 
@@ -115,10 +118,16 @@ def encode_payload(payload: object, content_type: str | None = None) -> bytes:
     if isinstance(payload, str) and is_text(content_type):
         return _utf8("payload", payload)
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_jsonable)
+        text = _JSON.encode(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEvent(f"payload: can't be written as JSON: {error}") from error
     return _utf8("payload", text)
+
+
+def _check_header_text(field: str, value: str) -> None:
+    if "\0" in value:
+        raise InvalidEvent(f"{field}: the NUL character can't be stored")
+    _utf8(field, value)
 
 
 def _jsonable(value: Any) -> object:
@@ -138,6 +147,9 @@ def _jsonable(value: Any) -> object:
         f"{type(value).__name__} is none of dict, list, str, int, float, bool, None, dataclass, pydantic "
         "model, datetime, date, time, UUID, Decimal, Enum"
     )
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_jsonable)
 
 
 def _finite(value: decimal.Decimal) -> str:

@@ -73,26 +73,22 @@ class EventBase:
         content_type: str | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        self.topic = self._checked("topic", topic)
-        self.type = self._checked("type", type)
-        self.outbox = self._checked("outbox", outbox)
-        self.key = None if key is None else self._checked("key", key)
-        self.headers = None if headers is None else self._checked("headers", headers)
+        self.topic = codecs.check_text("topic", topic, codecs.LIMITS["topic"])
+        self.type = codecs.check_text("type", type, codecs.LIMITS["type"])
+        self.outbox = codecs.check_text("outbox", outbox, codecs.LIMITS["outbox"])
+        self.key = None if key is None else codecs.check_text("key", key, codecs.LIMITS["key"])
+        self.headers = None if headers is None else codecs.check_headers(headers)
         self.available_at = _available_at(available_at, delay)
         content_type = codecs.default_content_type(payload) if content_type is None else content_type
-        self.content_type = self._checked("content_type", content_type)
+        self.content_type = codecs.check_text("content_type", content_type, codecs.LIMITS["content_type"])
         codecs.encode_payload(payload, content_type)  # refused here, where the traceback shows who made it
         self.payload = payload
-        self.idempotency_key = uuid7() if idempotency_key is None else self._checked("idempotency_key", idempotency_key)
+        self.idempotency_key = uuid7() if idempotency_key is None else codecs.check_idempotency_key(idempotency_key)
 
     def __repr__(self) -> str:
         values = self.__dict__  # never a query: this is what log lines and debuggers show
         names = ", ".join(f"{name}={values.get(name)!r}" for name in ("topic", "type", "key", "idempotency_key"))
         return f"{type(self).__name__}({names})"
-
-    @classmethod
-    def _checked(cls, field: str, value: Any) -> Any:
-        return cls.__table__.c[field].type.check(value)  # type: ignore[attr-defined] # each such column has our own type
 
 
 def _available_at(available_at: dt.datetime | None, delay: float | dt.timedelta | None) -> dt.datetime | None:

@@ -56,12 +56,12 @@ class _Field(TypeDecorator[Any]):
 class CheckedText(_Field):
     cache_ok = True
 
-    def __init__(self, field: str, limit: int, nullable: bool = False) -> None:
+    def __init__(self, field: str, nullable: bool = False) -> None:
         super().__init__()
-        self.field, self.limit, self.nullable = field, limit, nullable
+        self.field, self.nullable = field, nullable
 
     def check(self, value: object) -> str:
-        return codecs.check_text(self.field, value, self.limit)
+        return codecs.check_text(self.field, value, codecs.LIMITS[self.field])
 
 
 class IdempotencyKey(_Field):
@@ -125,7 +125,7 @@ def _attempts_default(context: Any) -> int:
     Bind types see one value at a time. A default is called with all parameters of the statement before the types
     are; nobody gives `attempts` in an INSERT, so its default is called for every row, whichever way it is inserted.
     """
-    parameters = context.get_current_parameters(isolate_multiinsert_groups=False)
+    parameters = context.current_parameters
     if parameters.get("attempts") is None:  # a VALUES list of many rows shows them all to each: one call is enough
         for payload, content_type in _payload_parameters(context, parameters):
             value = parameters[payload]
@@ -152,12 +152,12 @@ def _event_columns() -> list[sa.Column[Any]]:
     """The columns that an event keeps when it becomes a dead letter."""
     return [
         sa.Column("idempotency_key", IdempotencyKey, nullable=False, default=_idempotency_key_default),
-        sa.Column("outbox", CheckedText("outbox", 63), nullable=False, default="default"),
-        sa.Column("key", CheckedText("key", 255, nullable=True)),
-        sa.Column("topic", CheckedText("topic", 255), nullable=False),
-        sa.Column("type", CheckedText("type", 255), nullable=False),
+        sa.Column("outbox", CheckedText("outbox"), nullable=False, default="default"),
+        sa.Column("key", CheckedText("key", nullable=True)),
+        sa.Column("topic", CheckedText("topic"), nullable=False),
+        sa.Column("type", CheckedText("type"), nullable=False),
         sa.Column("payload", Payload, nullable=False),
-        sa.Column("content_type", CheckedText("content_type", 255), nullable=False, default=_content_type_default),
+        sa.Column("content_type", CheckedText("content_type"), nullable=False, default=_content_type_default),
         sa.Column("headers", Headers),
         sa.Column("attempts", sa.SmallInteger, nullable=False, server_default="0", default=_attempts_default),
         sa.Column("crashes", sa.SmallInteger, nullable=False, server_default="0"),
