@@ -343,7 +343,7 @@ def _floors(
     A lane of which less than `each` was read has none beyond; otherwise the last one read is as far as we know.
     """
     gone = {event.id for event in (*settlement.confirmed, *settlement.paused)}
-    gone |= {item.event.id for item in (*settlement.failed, *settlement.dead)}
+    gone |= {item.event.id for item in settlement.failed} | {item.event.id for item in settlement.dead}
     floors = dict.fromkeys(lanes, limit)
     read = Counter(event.lane for event in events)
     last = {event.lane: event.id for event in events}
