@@ -175,7 +175,7 @@ def _reason(error: BaseException) -> str:
         return error.diag.message_primary  # and not the detail, which may quote the row
     lines = str(error).splitlines()
     telling = next((line for line in lines if REFUSAL.search(line)), lines[0] if lines else type(error).__name__)
-    return re.sub(r"^.*?connection to server .*? failed: (FATAL: +)?", "", telling).strip()
+    return re.sub(r"^(.*?connection to server .*? failed: )?(FATAL: +)?", "", telling).strip()
 
 
 def _first_line(text: str) -> str:
