@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n $(or $(WORKERS),4)
 APPLICATION_SIDE := tests/unit tests/integration tests/migration -m "not rabbitmq and not sqs and not slow"
 
 .PHONY: demo test lint bench clean test-pythons
+.PRECIOUS: .venv-%/.ready
 
 demo: .venv/.ready
 	$(BIN)/outbox-relay demo
