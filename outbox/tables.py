@@ -116,7 +116,13 @@ def _idempotency_key_default(context: Any) -> str:
 
 
 def _content_type_default(context: Any) -> str:
-    return codecs.default_content_type(context.get_current_parameters().get("payload"))
+    parameters, column = context.current_parameters, context.current_column.key
+    payload = column.replace("content_type", "payload")  # content_type_m1 and payload_m1: the second row of a list
+    if payload not in parameters:
+        first_of_list = {"content_type": "payload_m0"} if "payload_m0" in parameters else {}
+        by_types = {content_type: name for name, content_type in _payload_parameters(context, parameters)}
+        payload = (first_of_list or by_types).get(column)
+    return codecs.default_content_type(parameters.get(payload))
 
 
 def _attempts_default(context: Any) -> int:
@@ -159,9 +165,9 @@ def _event_columns() -> list[sa.Column[Any]]:
         sa.Column("payload", Payload, nullable=False),
         sa.Column("content_type", CheckedText("content_type"), nullable=False, default=_content_type_default),
         sa.Column("headers", Headers),
-        sa.Column("attempts", sa.SmallInteger, nullable=False, server_default="0", default=_attempts_default),
-        sa.Column("crashes", sa.SmallInteger, nullable=False, server_default="0"),
-        sa.Column("resends", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("attempts", sa.SmallInteger, nullable=False, server_default=sa.text("0"), default=_attempts_default),
+        sa.Column("crashes", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
+        sa.Column("resends", sa.SmallInteger, nullable=False, server_default=sa.text("0")),
         sa.Column("created_at", TIMESTAMP(timezone=True), nullable=False),
     ]
 
@@ -282,8 +288,8 @@ def build_tables(metadata: sa.MetaData, naming: Naming | None = None) -> Tables:
         sa.Column("leased_until", timestamp, nullable=False, server_default=sa.text("'-infinity'")),
         sa.Column("lease_token", sa.Uuid),
         sa.Column("leased_by", sa.Text),
-        sa.Column("floor", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("careful_left", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("floor", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+        sa.Column("careful_left", sa.Integer, nullable=False, server_default=sa.text("0")),
         _primary_key(f"{naming.prefix}lane", "outbox", "lane"),
         schema=naming.schema,
     )

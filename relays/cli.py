@@ -1,6 +1,5 @@
 """The console script `outbox-relay`: commands, exit codes, and one line on stderr for every error."""
 
-import os
 import signal
 import sys
 import traceback
@@ -54,9 +53,6 @@ def _run(arguments: list[str], *, debug: bool) -> int:
         return app(arguments, prog_name="outbox-relay", standalone_mode=False) or ExitCode.DONE
     except (typer.Abort, KeyboardInterrupt):
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 (the last resort: it becomes exit code 70)
         if debug:
             traceback.print_exc()

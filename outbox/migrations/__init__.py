@@ -68,10 +68,15 @@ def upgrade(
 def downgrade(
     op: Operations, to: int = 0, *, schema: str | None = None, prefix: str = "outbox_", start: int = SCHEMA_VERSION
 ) -> None:
-    """Take the outbox tables back to version `to`; 0 removes them, with the events that are in them."""
+    """Take the outbox tables back to version `to`; 0 removes them, with the events that are in them.
+
+    Raises SchemaError for a version that this package does not know, asked for or found.
+    """
     naming = Naming(schema, prefix)
     _check_known(to)
-    if to < 1 <= _version(op, naming, start):
+    version = _version(op, naming, start)
+    _check_known(version)
+    if to < 1 <= version:
         _run(op, v01.downgrade(naming))
 
 

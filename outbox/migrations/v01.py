@@ -58,11 +58,12 @@ def _event(naming: Naming) -> list[str]:
         f"COMMENT ON TABLE {table} IS 'outbox-relay schema 1'",
         f"CREATE INDEX {name}_fresh ON {table} (outbox, lane, id) WHERE available_at IS NULL",
         f"CREATE INDEX {name}_returned ON {table} (outbox, lane, id) WHERE available_at = '-infinity'",
-        f"CREATE INDEX {name}_due ON {table} (outbox, available_at)"
-        " WHERE available_at > '-infinity' AND available_at < 'infinity'",
+        f"""CREATE INDEX {name}_due ON {table} (outbox, available_at)
+    WHERE available_at > '-infinity' AND available_at < 'infinity'""",
         f"CREATE INDEX {name}_held ON {table} (outbox, key, id) WHERE held IS NOT NULL AND key IS NOT NULL",
         f"CREATE INDEX {name}_blocked ON {table} (outbox, key, id) WHERE held = 'blocked'",
-        f"CREATE INDEX {name}_paused ON {table} (outbox, topic, id) WHERE held = 'paused' AND available_at = 'infinity'",
+        f"""CREATE INDEX {name}_paused ON {table} (outbox, topic, id)
+    WHERE held = 'paused' AND available_at = 'infinity'""",
     ]
 
 
@@ -117,7 +118,7 @@ def _dead_letter(naming: Naming) -> list[str]:
 
 
 def wake_up_trigger(table: str) -> list[str]:
-    """Tell sleeping relays of new events, and only sleeping ones: a NOTIFY in every transaction would serialise commits.
+    """Tell sleeping relays of new events, and nobody else: a NOTIFY in every transaction would serialise commits.
 
     A relay that sleeps holds, or queues for, the exclusive lock: then the shared try-lock fails. Its key is the
     table's oid below a constant ('outb' in ASCII), so that several outboxes in one database do not wake each other.

@@ -29,8 +29,13 @@ def migrate(
     schema: Schema = None,
     prefix: Prefix = None,
     to: Annotated[
-        int, typer.Option(help="Schema version to end at; 0 removes the tables.", min=0, max=migrations.SCHEMA_VERSION)
-    ] = migrations.SCHEMA_VERSION,
+        int | None,
+        typer.Option(
+            help=f"Schema version to end at, if not {migrations.SCHEMA_VERSION} or newer; 0 removes the tables.",
+            min=0,
+            max=migrations.SCHEMA_VERSION,
+        ),
+    ] = None,
     sql: Annotated[
         bool, typer.Option("--sql", help="Print the SQL that makes the tables; connect to nothing.")
     ] = False,
@@ -68,12 +73,16 @@ def _check(engine: sa.Engine, naming: Naming) -> None:
         typer.echo(f"outbox schema is at version {migrations.current_version(connection, naming)}", err=True)
 
 
-def _change(engine: sa.Engine, naming: Naming, to: int, *, wake_up: bool, confirmed: bool) -> tuple[int, int]:
-    """In one transaction, one process at a time. Returns the versions before and after."""
+def _change(engine: sa.Engine, naming: Naming, to: int | None, *, wake_up: bool, confirmed: bool) -> tuple[int, int]:
+    """In one transaction, one process at a time. Returns the versions before and after.
+
+    Nobody goes back without being told to: tables of a newer package stay as they are.
+    """
     with translated(), engine.begin() as connection:
         connection.execute(sa.text(LOCK))
         before = migrations.current_version(connection, naming)
         op = Operations(MigrationContext.configure(connection))
+        to = max(before, migrations.SCHEMA_VERSION) if to is None else to
         if to < before:
             _confirm_removal(to, confirmed=confirmed)
             migrations.downgrade(op, to, schema=naming.schema, prefix=naming.prefix)
@@ -91,9 +100,10 @@ def _confirm_removal(to: int, *, confirmed: bool) -> None:
     typer.confirm(f"--to {to} removes tables and the events in them. Go on?", abort=True, err=True)
 
 
-def _print_sql(naming: Naming, to: int, *, wake_up: bool) -> None:
+def _print_sql(naming: Naming, to: int | None, *, wake_up: bool) -> None:
     if to == 0:
         raise UsageError("--sql prints how to make the tables, not how to remove them")
+    to = migrations.SCHEMA_VERSION if to is None else to
     typer.echo("BEGIN;\n")
     if naming.schema:
         typer.echo(f"CREATE SCHEMA IF NOT EXISTS {naming.schema};\n")
