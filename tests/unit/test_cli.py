@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from outbox import (
     BrokerRefused,
@@ -18,6 +20,7 @@ from outbox import (
     DatabaseUnreachable,
     InvalidEvent,
     MissingExtra,
+    OutboxEvent,
     PublisherError,
     SchemaError,
     Unavailable,
@@ -217,6 +220,32 @@ def test_a_drain_of_an_empty_outbox(outbox_url: str) -> None:
     result = run_cli("--target", "memory", "--drain", "--log-format", "text", OUTBOX_DATABASE_URL=outbox_url)
     assert (result.code, result.stdout) == (ExitCode.DONE, "")
     assert "published 0, dead letters 0" in result.stderr
+
+
+def test_a_drain_counts_what_it_leaves(outbox_url: str, engine: sa.Engine) -> None:
+    with Session(engine) as session:
+        session.add_all(
+            [
+                OutboxEvent(topic="t", type="T"),
+                OutboxEvent(topic="t", type="T", delay=3600),
+                OutboxEvent(topic="t", type="T", delay=3600),
+            ]
+        )
+        session.commit()
+    result = run_cli("--target", "memory", "--drain", "--log-format", "text", OUTBOX_DATABASE_URL=outbox_url)
+    assert result.code == ExitCode.LEFT_BEHIND
+    assert result.error == "drained, but 2 events are left: 2 scheduled"
+    assert "published 1, dead letters 0" in result.stderr
+
+
+def test_an_outbox_of_another_target_is_left_alone(outbox_url: str) -> None:
+    assert run_cli("--target", "memory", "--drain", OUTBOX_DATABASE_URL=outbox_url).code == ExitCode.DONE
+    arguments = ("--target", "rabbitmq", "--rabbitmq-url", "amqp://127.0.0.1:1", "--startup-timeout", "0")
+    result = run_cli(*arguments, OUTBOX_DATABASE_URL=outbox_url)
+    assert result.code == ExitCode.CONFIGURATION
+    assert "--take-over" in result.error
+    result = run_cli(*arguments, "--take-over", OUTBOX_DATABASE_URL=outbox_url)
+    assert result.code == ExitCode.BROKER_UNREACHABLE, "past the outbox, on to the broker"
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
