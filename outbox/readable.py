@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapper, object_session
+from sqlalchemy.orm import Mapper, Session, object_session
 from sqlalchemy.orm.attributes import set_committed_value
 
 __all__ = ["stay_readable"]
@@ -24,19 +24,16 @@ class _Row:
     changed: bool = False
     committed: bool = False
 
-    def may_be_undone(self, event: object) -> bool:
-        """Whether what expires the event may be a rollback, which looks like a commit, of a change that was flushed.
+    def end_transaction(self, session: Session) -> None:
+        """Tell a commit from a rollback, which looks the same from here, and forget what the latter has undone.
 
-        The rollback of the insert itself is none: it makes the event transient, and expires nothing.
+        A rollback of the insert itself is never seen: it makes the event transient and expires nothing.
         """
-        session = object_session(event)
-        is_first_commit = (
-            not self.committed
-            and session is not None
-            and session.expire_on_commit
-            and not session.in_nested_transaction()
-        )
-        return self.changed and not is_first_commit
+        is_first_commit = not self.committed and session.expire_on_commit and not session.in_nested_transaction()
+        if self.changed and not is_first_commit:
+            self.values = {}
+        self.committed = self.committed or not session.in_nested_transaction()
+        self.changed = False
 
 
 def stay_readable(event_class: type) -> None:
@@ -64,12 +61,9 @@ def stay_readable(event_class: type) -> None:
         row = event.__dict__.get(ROW)
         if not row:
             return
-        if attributes is None:
-            if row.may_be_undone(event):
-                row.values = {}
-            else:
-                row.committed = True
-            row.changed = False
+        session = object_session(event)
+        if attributes is None and session is not None and not session.is_active:
+            row.end_transaction(session)
         for name in row.values if attributes is None else row.values.keys() & attributes:
             set_committed_value(event, name, row.values[name])
 

@@ -118,10 +118,10 @@ def _idempotency_key_default(context: Any) -> str:
 def _content_type_default(context: Any) -> str:
     parameters, column = context.current_parameters, context.current_column.key
     payload = column.replace("content_type", "payload")  # content_type_m1 and payload_m1: the second row of a list
-    if payload not in parameters:
-        first_of_list = {"content_type": "payload_m0"} if "payload_m0" in parameters else {}
-        by_types = {content_type: name for name, content_type in _payload_parameters(context, parameters)}
-        payload = (first_of_list or by_types).get(column)
+    if payload not in parameters and column == "content_type" and "payload_m0" in parameters:
+        payload = "payload_m0"  # the first row's defaults have no number
+    elif payload not in parameters:
+        payload = {content_type: name for name, content_type in _payload_parameters(context, parameters)}.get(column)
     return codecs.default_content_type(parameters.get(payload))
 
 
