@@ -52,12 +52,12 @@ class ConsoleHandler(logging.Handler):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:00:01 WARNING message key=value`, in local time."""
+    """`12:00:01 WARNING message (key=value)`, in local time."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = dt.datetime.fromtimestamp(record.created).astimezone()
-        extra = "".join(f" {name}={value}" for name, value in _extra(record).items())
-        line = f"{time:%H:%M:%S} {record.levelname:7} {record.getMessage()}{extra}"
+        extra = ", ".join(f"{name}={value}" for name, value in _extra(record).items())
+        line = f"{time:%H:%M:%S} {record.levelname:7} {record.getMessage()}{extra and f' ({extra})'}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

@@ -48,8 +48,9 @@ def test_json_is_one_line_whatever_is_in_it() -> None:
 
 
 def test_text_is_for_people() -> None:
-    line = log.TextFormatter().format(record("paused %s", "orders", destination="orders"))
-    assert line.split(" ", 1)[1] == "WARNING paused orders destination=orders"
+    line = log.TextFormatter().format(record("paused %s", "orders", destination="orders", events=3))
+    assert line.split(" ", 1)[1] == "WARNING paused orders (destination=orders, events=3)"
+    assert log.TextFormatter().format(record("plain")).endswith("WARNING plain")
 
 
 @pytest.fixture
