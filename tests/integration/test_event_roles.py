@@ -4,6 +4,7 @@ import secrets
 import select
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 from outbox import OutboxEvent
 from tests.support.inserts import INSERTS, TABLE, Insert
 
-BASE = {"topic": "orders", "type": "OrderPlaced", "payload": {"a": 1}}
+BASE: dict[str, Any] = {"topic": "orders", "type": "OrderPlaced", "payload": {"a": 1}}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def insert_only(kept_engine: sa.Engine, kept_url: str, roles: Roles) -> sa.Engin
 
 def count(engine: sa.Engine) -> int:
     with engine.connect() as connection:
-        return connection.execute(sa.text("SELECT count(*) FROM outbox_event")).scalar_one()
+        return int(connection.execute(sa.text("SELECT count(*) FROM outbox_event")).scalar_one())
 
 
 ways = pytest.mark.parametrize("insert", INSERTS.values(), ids=INSERTS.keys())

@@ -48,7 +48,7 @@ def bulk_save_objects_with_ids(session: Session, rows: Rows) -> None:
 
 
 def bulk_insert_mappings(session: Session, rows: Rows) -> None:
-    session.bulk_insert_mappings(OutboxEvent, rows)  # type: ignore[arg-type]  # typed for declarative classes' mappers
+    session.bulk_insert_mappings(OutboxEvent, rows)
 
 
 def orm_insert_one_by_one(session: Session, rows: Rows) -> None:
@@ -87,7 +87,7 @@ def core_insert_values_list(session: Session, rows: Rows) -> None:
 
 def core_insert_bind_parameters(session: Session, rows: Rows) -> None:
     for row in rows:
-        names = {name: sa.bindparam(f"my_{name}") for name in row}
+        names: dict[str, Any] = {name: sa.bindparam(f"my_{name}") for name in row}
         statement = sa.insert(TABLE).values(names)
         session.connection().execute(statement, {f"my_{name}": value for name, value in row.items()})
 

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import outbox
-from outbox import ConfigurationError, EventBase, InvalidEvent, OutboxEvent, make_event_class, tables
+from outbox import ConfigurationError, EventBase, InvalidEvent, OutboxEvent, codecs, make_event_class, tables
 
 FUTURE = dt.datetime(2040, 1, 1, tzinfo=dt.UTC)
 
@@ -66,7 +66,7 @@ def test_bytes_are_no_json_by_default(payload: object) -> None:
 
 def test_fields_are_given_by_name_only_and_no_others_are_known() -> None:
     with pytest.raises(TypeError, match="positional"):
-        OutboxEvent("orders", "OrderPlaced")  # type: ignore[misc]  # that is the point
+        OutboxEvent("orders", "OrderPlaced")  # type: ignore[call-arg]  # that is the point
     with pytest.raises(TypeError, match="unexpected keyword argument 'id'"):
         make(id=1)
 
@@ -293,7 +293,7 @@ def test_a_values_list_is_gone_through_once_and_not_once_per_row(monkeypatch: py
 
     rows = [{"topic": "t", "type": "T", "payload": "x", "content_type": "text/plain"} for _ in range(50)]
     context = Context(sa.insert(OutboxEvent.__table__).values(rows))
-    monkeypatch.setattr(tables.codecs, "is_text", counting)
+    monkeypatch.setattr(codecs, "is_text", counting)
     for name in [name for name in context.current_parameters if name.startswith("attempts")]:
         context.current_parameters[name] = tables._attempts_default(context)
     assert len(looks) == 50
