@@ -16,6 +16,7 @@ if [ -n "$pids" ]; then
     kill -QUIT $pids
     tries=100
     while kill -0 $pids && [ $tries -gt 0 ]; do sleep 0.1; tries=$((tries - 1)); done
+    kill -KILL $pids  # a shell's background jobs ignore SIGQUIT, and what they start inherits that
 fi
 rm -rf "$0"
 """
