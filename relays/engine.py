@@ -158,6 +158,7 @@ class Worker:
             while self._broker_gate.wait() and self._database_gate.wait():
                 try:
                     lease = self._claim()
+                    self._database_gate.worked()
                     if lease is None and not self._idle.wait(self._database):
                         break
                 except DatabaseError as error:

@@ -33,6 +33,8 @@ class Gate:
         self._state = threading.Lock()
         self._failures = 0
         self._since = 0.0
+        self.epoch = 0
+        """How many times it has closed: what was connected in an earlier epoch is not to be trusted."""
 
     @property
     def is_open(self) -> bool:
@@ -44,6 +46,7 @@ class Gate:
             if not self._open.is_set():
                 return
             self._open.clear()
+            self.epoch += 1
             if not self._failures:
                 self._since = time.monotonic()
             self._failures += 1

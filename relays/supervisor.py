@@ -157,7 +157,7 @@ class Relay:
                 f"{socket.gethostname()}:{os.getpid()}/{number}",
                 config,
                 store,
-                Database(self._engine),
+                Database(self._engine, lambda: database_gate.epoch),
                 self._publisher,
                 keeper=keeper,
                 broker_gate=broker_gate,

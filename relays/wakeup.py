@@ -4,7 +4,7 @@ The insert trigger notifies only while somebody sleeps, which a relay shows by h
 advisory lock: then the trigger's shared try-lock fails. The order of the steps is what makes it safe:
 
 1. LISTEN on one connection.
-2. Queue for the lock on a second one, without waiting for the grant.
+2. Queue for the lock on a second one, without waiting for the grant; see in pg_locks that it is so.
 3. Look once more. What committed before step 2 is seen now; what comes later finds the lock taken and notifies.
 4. Sleep until a notification, the grant (a producer that was in flight when we queued has ended, or another sleeper
    has woken), the next due event, or the poll interval.
@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -26,7 +26,8 @@ import sqlalchemy as sa
 
 from outbox.database import translated
 from outbox.errors import DatabaseError
-from outbox.store import Store
+from outbox.naming import Naming
+from outbox.store import Signal, Store
 from relays.database import Database
 
 __all__ = ["Drain", "Sleeper"]
@@ -38,6 +39,9 @@ PATIENCE = 0.02
 
 FIRST_POLL = 0.05
 """Where polling starts, in seconds, when notifications can't be had; it doubles up to the poll interval."""
+
+QUEUE_TIMEOUT, CANCEL_AGAIN = 5.0, 0.05
+"""Seconds to get into the queue for the lock or out of it, and between two tries to get out."""
 
 PROMOTED_AT_ONCE = 1000
 
@@ -61,21 +65,16 @@ class Drain:
 class Ears:
     """The two connections of a sleeper: one listens, the other queues for the lock."""
 
-    def __init__(self, engine: sa.Engine, store: Store) -> None:
+    def __init__(self, engine: sa.Engine, naming: Naming) -> None:
         self.listening, self._queueing = (self._connect(engine) for _ in range(2))
         self._raw_listening, self._raw_queueing = self._raw(self.listening), self._raw(self._queueing)
         self._queued = self._granted = False
-        self._lock, self._channel, self.has_trigger = store.wake_up(self.listening)
-        self._execute(self.listening, f"LISTEN {self._channel}")
+        self.signal = Signal.find(self.listening, naming)
+        self.signal.listen(self.listening)
 
     @staticmethod
     def _connect(engine: sa.Engine) -> sa.Connection:
         return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-
-    @staticmethod
-    def _execute(connection: sa.Connection, sql: str) -> None:
-        with connection.begin():
-            connection.exec_driver_sql(sql)
 
     @staticmethod
     def _raw(connection: sa.Connection) -> "psycopg.Connection[Any]":
@@ -87,12 +86,24 @@ class Ears:
         To be asked before the lock is queued for: through such a pooler the lock would stay behind with a connection
         of somebody else's.
         """
-        self._execute(self._queueing, f"NOTIFY {self._channel}")
+        self.signal.notify(self._queueing)
         return any(True for _ in self._raw_listening.notifies(timeout=timeout, stop_after=1))
 
     def queue(self) -> None:
-        self._raw_queueing.pgconn.send_query(f"SELECT pg_advisory_lock({self._lock})".encode())
-        self._queued, self._granted = True, False
+        """Take the lock, or stand in the queue for it: from when this returns, producers notify."""
+        self._granted = self.signal.try_lock(self._queueing)
+        self._queued = True
+        if self._granted:
+            return
+        self._raw_queueing.pgconn.send_query(self.signal.queue_statement)
+        deadline = time.monotonic() + QUEUE_TIMEOUT
+        # Sent is not queued: a producer that commits before the server has come to it would neither notify nor, beside
+        # another one that stays open, let the grant come.
+        while not self._granted and not self.signal.in_queue(self.listening, self._raw_queueing.info.backend_pid):
+            if time.monotonic() > deadline:
+                raise psycopg.OperationalError("the statement that waits for the sleepers' lock does not begin")
+            select.select([self._raw_queueing.fileno()], [], [], 0.001)
+            self._take_grant()
 
     def wait(self, timeout: float, alarm: socket.socket) -> None:
         """Return at a notification, at the grant, when `alarm` is readable, or after `timeout` seconds."""
@@ -106,23 +117,34 @@ class Ears:
             self._take_grant()
 
     def _take_grant(self) -> None:
-        pgconn = self._raw_queueing.pgconn
-        pgconn.consume_input()
-        if not pgconn.is_busy():
-            while result := pgconn.get_result():
-                if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
-                    raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        for result in self._results():
+            if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
             self._granted = True
 
+    def _results(self) -> Iterator[psycopg.pq.abc.PGresult]:
+        """What the waiting statement has answered so far, without waiting for more."""
+        pgconn = self._raw_queueing.pgconn
+        pgconn.consume_input()
+        while not pgconn.is_busy() and (result := pgconn.get_result()):
+            yield result
+
     def leave_queue(self) -> None:
-        if self._queued:
-            if not self._granted:
-                self._raw_queueing.cancel_safe(timeout=5)
-                while self._raw_queueing.pgconn.get_result():
-                    pass
-            # The grant may have come before the cancellation did; this session has no other lock.
-            self._execute(self._queueing, "SELECT pg_advisory_unlock_all()")
-            self._queued = self._granted = False
+        """Give the lock back, or stop waiting for it. Raises psycopg.OperationalError if that can't be done."""
+        if not self._queued:
+            return
+        deadline = time.monotonic() + QUEUE_TIMEOUT
+        answered = self._granted
+        while not answered:
+            if time.monotonic() > deadline:
+                raise psycopg.OperationalError("the statement that waits for the sleepers' lock can't be cancelled")
+            # A cancellation that arrives before the server has begun with the statement cancels nothing: once more.
+            self._raw_queueing.cancel_safe(timeout=QUEUE_TIMEOUT)
+            select.select([self._raw_queueing.fileno()], [], [], CANCEL_AGAIN)
+            answered = any(True for _ in self._results())
+        # The grant may have come before the cancellation did; this session has no other lock.
+        self.signal.unlock(self._queueing)
+        self._queued = self._granted = False
 
     def close(self) -> None:
         for connection in (self.listening, self._queueing):
@@ -208,12 +230,16 @@ class Sleeper:
         """The connections to sleep on, or None when notifications can't be had: then the relay polls, and says so."""
         if not self._notifications:
             return None
-        ears = Ears(self._engine, self._store)
-        if ears.has_trigger and ears.hear_each_other(timeout=2.0):
+        ears = Ears(self._engine, self._store.naming)
+        if ears.signal.has_trigger and ears.hear_each_other(timeout=2.0):
             return ears
         ears.close()
         self._notifications = False
-        why = "a pooler in transaction mode is in between" if ears.has_trigger else "the wake-up trigger is not there"
+        why = (
+            "a pooler in transaction mode is in between"
+            if ears.signal.has_trigger
+            else "the wake-up trigger is not there"
+        )
         logger.warning("no notifications of new events (%s): polling every %.2f to %.0f s", why, FIRST_POLL, self._poll)
         return None
 

@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from outbox.codecs import HeaderValue
 from outbox.errors import ConfigurationError, SchemaError
 from outbox.naming import Naming
+from outbox.store.signal import Signal
 from outbox.store.statements import SQL, statement
 from outbox.tables import LANES
 
-__all__ = ["Dead", "Failed", "Left", "ReadyEvent", "Settlement", "Store"]
+__all__ = ["Dead", "Failed", "Left", "ReadyEvent", "Settlement", "Signal", "Store"]
 
 ERROR_LIMIT = 2000
 """Characters of an error that are kept with an event."""
@@ -247,12 +248,6 @@ class Store:
         with connection.begin():
             row = self._run(connection, "look", outbox=outbox, anyones=anyones).one()
             return row.ready, row.due_in
-
-    def wake_up(self, connection: sa.Connection) -> tuple[int, str, bool]:
-        """The advisory lock that sleepers hold, the channel they listen to, and whether the insert trigger notifies."""
-        with connection.begin():
-            row = self._run(connection, "wake_up", event=self.naming.table("event")).one()
-            return row.lock, row.channel, row.has_trigger
 
     def last_id(self, connection: sa.Connection) -> int:
         """The highest id that was given out so far, committed or not."""

@@ -113,12 +113,6 @@ SQL = {
                          AND e.available_at = '-infinity'))) AS ready,
         (SELECT CAST(extract(epoch FROM min(available_at) - clock_timestamp()) AS float8) FROM {event}
          WHERE outbox = :outbox AND available_at > '-infinity' AND available_at < 'infinity') AS due_in""",
-    # The key and the channel of the wake-up trigger, and whether it is there to notify anybody.
-    "wake_up": """
-        SELECT (1869968482::bigint << 32) | c.oid::bigint AS lock, 'outbox_' || c.oid AS channel,
-               EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = 'outbox_wake_up'
-                       AND t.tgenabled <> 'D') AS has_trigger
-        FROM pg_class c WHERE c.oid = to_regclass(:event)""",
     # What the id sequence has given out so far; 0 before the first.
     "last_id": "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence(:event, 'id')::regclass), 0)",
     # The transactions that may have drawn an id and not committed yet, prepared ones included: an insert takes this

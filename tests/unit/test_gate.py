@@ -1,5 +1,6 @@
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,15 +49,28 @@ def test_one_log_line_per_backoff_step_however_many_threads(caplog: pytest.LogCa
         if (answer := answers.pop(0)) is not None:
             raise answer
 
-    gate = Gate("it", probe, AT_ONCE, threading.Event())
-    with caplog.at_level(logging.WARNING):
-        threads = [threading.Thread(target=lambda: (gate.fail(Unavailable("gone")), gate.wait())) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-    still = [record for record in caplog.records if "still away" in record.message]
-    assert len(still) == 3
+    gate, together = Gate("it", probe, AT_ONCE, threading.Event()), threading.Barrier(8)
+
+    def meet_the_outage() -> None:
+        gate.fail(Unavailable("gone"))
+        together.wait(10)
+        assert gate.wait()
+
+    with caplog.at_level(logging.WARNING), ThreadPoolExecutor(8) as pool:
+        for met in [pool.submit(meet_the_outage) for _ in range(8)]:
+            met.result(10)
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["it is away: gone"] + [
+        "it is still away"
+    ] * 3
+
+
+def test_the_epoch_tells_whether_there_was_an_outage_since() -> None:
+    gate = Gate("it", lambda: None, AT_ONCE, threading.Event())
+    before = gate.epoch
+    gate.fail(Unavailable("gone"))
+    gate.fail(Unavailable("gone"))
+    assert gate.wait()
+    assert gate.epoch == before + 1
 
 
 def test_the_backoff_goes_on_growing_until_the_server_has_really_worked() -> None:
