@@ -25,7 +25,7 @@ from relays.publishers.sqs_packing import MAX_BYTES, Call, Queue
 
 __all__ = ["Connection", "NotSent", "is_queue", "region_of"]
 
-URL = re.compile(r"https?://[^\s@]+")
+URL = re.compile(r"https?://[\w.:/%~-]+", re.ASCII)
 QUEUE_NAME = re.compile(r"(?=.{1,80}\Z)[A-Za-z0-9_-]+(\.fifo)?")
 # sqs.REGION.amazonaws.com with its FIPS, dual-stack, VPC and legacy forms, in all partitions.
 AWS_HOST = re.compile(
@@ -137,7 +137,12 @@ class Connection:
 
     def _find(self, destination: str) -> Queue | Fault:
         if not is_queue(destination):
-            return Fault(Kind.MISSING, f"{printable(destination)!r} is neither the URL nor a possible name of a queue")
+            # Those of the settings are checked before: this one is a topic.
+            return Fault(
+                Kind.MISSING,
+                f"{printable(destination)!r} is neither the URL nor a possible name of a queue: "
+                "give the topic one by --route (OUTBOX_ROUTE) or --sqs-queue (OUTBOX_SQS_QUEUE)",
+            )
         try:
             found = self._look_up(destination, self._region(destination))
         except (BotoCoreError, ClientError) as error:

@@ -22,6 +22,8 @@ from tests.contract.publisher_contract import NEVER, Limit, message
 from tests.support.moto import aws_environment
 from tests.unit.sqs_stub import Answer, Request, StubSQS, accept, failed, refuse, successful
 
+pytestmark = pytest.mark.sqs
+
 HTML = Answer("<html>Welcome</html>", content_type="text/html")
 
 
@@ -217,6 +219,14 @@ class TestQueues:
         refusals = [request for _, request in stub.requests if request.get("QueueUrl", "").endswith("/closed")]
         assert len(refusals) <= 1 + 16
 
+    def test_a_queue_that_was_at_fault_is_looked_up_anew(self, stub: StubSQS, publisher: SQSPublisher) -> None:
+        stub.answers["SendMessageBatch"] = lambda request: refuse("QueueDoesNotExist")
+        assert [type(outcome) for outcome in publisher.publish(many(1), NEVER)] == [Paused]
+        del stub.answers["SendMessageBatch"]
+        stub.limit = 2_000
+        assert publisher.publish(many(2, payload=b"x" * 1_000), NEVER) == [Confirmed()] * 2
+        assert sorted(len(call) for call in stub.sent()) == [1, 1, 1]
+
     def test_a_queue_that_can_not_be_looked_up_is_paused(self, stub: StubSQS, publisher: SQSPublisher) -> None:
         stub.answers["GetQueueUrl"] = lambda request: (
             refuse("QueueDoesNotExist") if request["QueueName"] == "gone" else stub._GetQueueUrl(request)
@@ -225,6 +235,15 @@ class TestQueues:
         assert [type(outcome) for outcome in outcomes] == [Paused, Paused, Confirmed]
         assert "does not exist" in outcomes[0].reason
         assert "orders.placed" in outcomes[1].reason
+        assert "--route" in outcomes[1].reason
+
+    @pytest.mark.parametrize(
+        "topic",
+        ["http://[x", "http://a\u2100b", "http://", "https://a@b", "arn:aws:sqs:eu-west-1:1:q", "\t", "t" * 255],
+    )
+    def test_no_topic_is_too_odd_to_be_paused(self, stub: StubSQS, publisher: SQSPublisher, topic: str) -> None:
+        outcomes = publisher.publish([message(topic), message("orders")], NEVER)
+        assert [type(outcome) for outcome in outcomes] == [Paused, Confirmed]
 
     def test_a_missing_queue_may_be_the_fault_of_its_messages(self, stub: StubSQS) -> None:
         stub.answers["SendMessageBatch"] = lambda request: (
@@ -326,6 +345,51 @@ class TestStopping:
         stub.answers["SendMessageBatch"] = answer
         assert publisher.publish(many(3), NEVER) == [Deferred()] * 3
         assert len(stub.sent()) == 1
+
+    def test_after_close_no_call_is_begun(self, stub: StubSQS, publisher: SQSPublisher) -> None:
+        def answer(request: Request) -> Answer:
+            publisher.close(0.1)
+            return accept(request)
+
+        stub.answers["SendMessageBatch"] = answer
+        assert publisher.publish(many(3, key="k"), NEVER) == [Confirmed(), Deferred(), Deferred()]
+        assert len(stub.sent()) == 1
+
+    def test_close_waits_for_the_calls_under_way(self, stub: StubSQS, publisher: SQSPublisher) -> None:
+        with _held(stub, "orders") as (reached, release), ThreadPoolExecutor(1) as worker:
+            running = worker.submit(publisher.publish, many(1), NEVER)
+            assert reached.wait(10)
+            threading.Timer(0.2, release.set).start()
+            publisher.close(10)
+            assert release.is_set()
+            assert running.result(10) == [Confirmed()]
+
+    def test_close_waits_no_longer_than_it_may(self, stub: StubSQS, publisher: SQSPublisher) -> None:
+        with _held(stub, "orders") as (reached, release), ThreadPoolExecutor(1) as worker:
+            running = worker.submit(publisher.publish, many(1), NEVER)
+            assert reached.wait(10)
+            publisher.close(0.1)
+            assert not running.done()
+            release.set()
+
+    def test_a_connection_that_was_replaced_retries_nothing(self, stub: StubSQS, publisher: SQSPublisher) -> None:
+        def late(request: Request) -> Answer:
+            assert replaced.wait(10)
+            return refuse("ServiceUnavailable", 503)
+
+        replaced, reached = threading.Event(), threading.Event()
+        stub.answers["SendMessageBatch"] = lambda request: (
+            reached.set() or late(request) if request["QueueUrl"].endswith("/late") else refuse("ExpiredToken", 403)
+        )
+        with ThreadPoolExecutor(1) as worker:
+            running = worker.submit(publisher.publish, [message("late")], NEVER)
+            assert reached.wait(10)
+            with pytest.raises(Interrupted):
+                publisher.publish(many(1), NEVER)
+            publisher.open()
+            replaced.set()
+            assert running.result(10) == [Deferred()]
+        assert len(stub.sent()) == 2
 
     def test_calls_that_wait_for_a_thread_are_not_made_after_close(self, stub: StubSQS) -> None:
         publisher = SQSPublisher(SQSSettings(threads=1), Options())
