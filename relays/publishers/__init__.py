@@ -161,4 +161,5 @@ def wire_headers(message: Message) -> dict[str, HeaderValue]:
     if message.key is not None:
         headers["outbox-key"] = message.key
     headers["outbox-created-at"] = message.created_at.astimezone(dt.UTC).isoformat()
-    return headers | (message.headers or {})
+    # Ours win: SQL that bypasses the event class could have used their names.
+    return headers | (message.headers or {}) | headers

@@ -1,5 +1,6 @@
 """A publisher that only remembers: for tests of this project and of its users."""
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from relays.publishers import (
 from relays.schedule import KeyedSchedule
 
 __all__ = ["MemoryPublisher", "MemorySettings", "plugin"]
+
+logger = logging.getLogger(__name__)
 
 
 class MemorySettings(BaseSettings):
@@ -96,6 +99,7 @@ class MemoryPublisher:
 
 
 def _make(settings: MemorySettings, options: Options) -> MemoryPublisher:  # noqa: ARG001 (there are none)
+    logger.warning("--target memory sends nothing anywhere: events are gone with this process")
     return MemoryPublisher(options)
 
 

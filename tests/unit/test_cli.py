@@ -222,19 +222,24 @@ def test_a_drain_of_an_empty_outbox(outbox_url: str) -> None:
     assert "published 0, dead letters 0" in result.stderr
 
 
-def test_a_drain_counts_what_it_leaves(outbox_url: str, engine: sa.Engine) -> None:
+def test_a_drain_counts_what_could_not_be_sent(outbox_url: str, engine: sa.Engine) -> None:
     with Session(engine) as session:
-        session.add_all(
-            [
-                OutboxEvent(topic="t", type="T"),
-                OutboxEvent(topic="t", type="T", delay=3600),
-                OutboxEvent(topic="t", type="T", delay=3600),
-            ]
-        )
+        session.add_all([OutboxEvent(topic="t", type="T"), OutboxEvent(topic="t", type="T", delay=3600)])
+        session.commit()
+        session.execute(sa.text("UPDATE outbox_event SET available_at = 'infinity', held = 'paused' WHERE id = 1"))
+        session.commit()
+    result = run_cli("--target", "memory", "--drain", OUTBOX_DATABASE_URL=outbox_url)
+    assert result.code == ExitCode.LEFT_BEHIND
+    assert result.error == "drained, but 1 events could not be sent: 1 scheduled, 1 parked"
+
+
+def test_events_that_are_scheduled_for_later_are_no_failure_of_a_drain(outbox_url: str, engine: sa.Engine) -> None:
+    with Session(engine) as session:
+        session.add_all([OutboxEvent(topic="t", type="T"), OutboxEvent(topic="t", type="T", delay=3600)])
         session.commit()
     result = run_cli("--target", "memory", "--drain", "--log-format", "text", OUTBOX_DATABASE_URL=outbox_url)
-    assert result.code == ExitCode.LEFT_BEHIND
-    assert result.error == "drained, but 2 events are left: 2 scheduled"
+    assert result.code == ExitCode.DONE
+    assert "left for later: 1 scheduled" in result.stderr
     assert "published 1, dead letters 0" in result.stderr
 
 
