@@ -111,7 +111,8 @@ def encode_payload(payload: object, content_type: str | None = None) -> bytes:
     """The bytes that are stored and sent: bytes untouched, str of a text/* type in UTF-8, the rest as JSON.
 
     JSON takes dict, list, tuple, str, int, float, bool, None, dataclass, pydantic model, datetime, date and time
-    (ISO 8601), UUID and Decimal (as strings) and Enum (its value). NaN and infinities are refused: they are not JSON.
+    (ISO 8601), UUID and Decimal (as strings) and Enum (its value). Keys may also be int, float, bool or None and become
+    strings. NaN and infinities are refused: they are not JSON.
     """
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)

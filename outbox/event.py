@@ -28,13 +28,14 @@ class EventBase:
         topic: where it goes: routing key, queue name or whatever the relay's routes match. 1 to 255 bytes.
         type: what happened, for the consumer (`OrderPlaced`). 1 to 255 bytes.
         payload: dict, list, dataclass, pydantic model, None, str, int, float or bool become JSON (a str stays as
-            it is when `content_type` is text/*); bytes are sent untouched.
+            it is, in UTF-8, when `content_type` is text/*); bytes are sent untouched.
         key: the ordering key: events of one key are published in the order of their insertion. 1 to 255 bytes.
             None: no order, most parallelism.
         headers: extra names for the message, with str, int (64 bit) or bool values.
         outbox: the named queue within the table that a relay drains. 1 to 63 bytes.
         available_at: not before this time (with a time zone); it blocks no other event meanwhile.
-        delay: the same, from now, as seconds or a timedelta; constructor only.
+        delay: the same, from now by this machine's clock, as seconds or a timedelta. Constructor only: statements and
+            bulk inserts know `available_at`, and SQLAlchemy drops or refuses names that are no columns.
         content_type: default application/json, for bytes application/octet-stream.
         idempotency_key: what consumers recognise duplicates by: 1 to 128 ASCII letters, digits and punctuation, which
             is the rule for an SQS deduplication id. Default: a new UUIDv7.

@@ -260,6 +260,11 @@ def test_a_payload_may_be_an_sql_expression(session: Session) -> None:
     assert stored(session, "payload", "content_type") == [(b"made by the database", PLAIN)]
 
 
+def test_a_values_list_without_content_types_goes_by_each_payload(session: Session) -> None:
+    session.execute(sa.insert(TABLE).values([{**BASE, "payload": payload} for payload in (b"one", "two", b"three")]))
+    assert stored(session, "payload", "content_type") == [(b"one", BINARY), (b'"two"', JSON), (b"three", BINARY)]
+
+
 def test_what_a_list_leaves_to_the_default_goes_by_its_own_row_beside_sql_expressions(session: Session) -> None:
     made = sa.func.convert_to("x", "UTF8")
     rows = [{**BASE, "payload": made}, {**BASE, "payload": b"y"}, {**BASE, "payload": made}]
