@@ -161,5 +161,6 @@ def wire_headers(message: Message) -> dict[str, HeaderValue]:
     if message.key is not None:
         headers["outbox-key"] = message.key
     headers["outbox-created-at"] = message.created_at.astimezone(dt.UTC).isoformat()
-    # Ours win: SQL that bypasses the event class could have used their names.
-    return headers | (message.headers or {}) | headers
+    # SQL bypasses the event class: it could use our names (ours win), and write the integer 1 as 1.0.
+    own = {name: int(value) if isinstance(value, float) else value for name, value in (message.headers or {}).items()}
+    return headers | own | headers
