@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 EXAMPLES = """\b
 Examples:
-  outbox-relay migrate --database-url postgresql://app:secret@db/shop
+  outbox-relay migrate --database-url postgresql://app@db/shop
   outbox-relay --target rabbitmq --rabbitmq-exchange events
   outbox-relay --target sqs --route 'orders.*=orders' --drain
   outbox-relay demo"""
