@@ -80,7 +80,7 @@ else to stderr. `-h` and `--help` show help.
 {exit_codes}
 
 A signal that ends the process before it can stop gracefully, such as the second SIGTERM, gives 128 plus its number. `demo`
-exits with 1 when something was lost, invented or out of order.
+exits with 1 when something was lost, invented or out of order, `bench` when an event was not in the queue exactly once.
 """
 
 
