@@ -19,7 +19,7 @@ FOREIGN = ("OUTBOX_", "AWS_")
 """What these name is meant for a relay of the user's own."""
 
 
-class ChildFailed(OutboxError):  # noqa: N818 (like the other errors)
+class ChildFailed(OutboxError):
     """A process of ours ended when it should not have, or was not ready in time; the message has its last words."""
 
 

@@ -34,7 +34,7 @@ AWS_HOST = re.compile(
 )
 
 
-class NotSent(Exception):  # noqa: N818 (a signal, not an error)
+class NotSent(Exception):
     """The request was held back: the deadline has expired or the connection is closed."""
 
 
