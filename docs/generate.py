@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: run `python docs/generate.py` after changing a setting or option.
+"""Writes the reference pages that follow from the code. After changing a setting or option: `python docs/generate.py`.
 
 A test compares the pages with what is written here.
 """
@@ -6,7 +6,6 @@ A test compares the pages with what is written here.
 import ast
 import importlib
 import inspect
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,12 @@ CONFIGURATION = """\
 {note}
 
 Every setting has one name in three spellings. A flag wins over its environment variable, that over a file that holds a
-secret (`OUTBOX_..._FILE`, for settings marked *secret*), that over the TOML file of `--config` (`OUTBOX_CONFIG`), that over
-the default. Empty environment variables count as unset. Settings without a flag are set by environment or TOML.
+secret (`OUTBOX_..._FILE`, for settings marked *secret*), that over the TOML file of `--config` (`OUTBOX_CONFIG`), that
+over the default. Empty environment variables count as unset. Settings without a flag are set by environment or TOML.
 [How to configure a relay](../how-to/configure.md) shows each way.
 
-Times are seconds. Where several values are possible, they are separated by commas or line ends in the environment; in TOML
-they are a list; a flag is repeated.
+Times are seconds. Where several values are possible, they are separated by commas or line ends in the environment; in
+TOML they are a list; a flag is repeated.
 
 ## The relay
 
@@ -64,8 +63,8 @@ CLI = """\
 
 {note}
 
-`outbox-relay` without a command runs a relay. Options of a command stand after its name. Data goes to stdout, everything
-else to stderr. `-h` and `--help` show help.
+`outbox-relay` without a command runs a relay. Options of a command stand after its name. Data goes to stdout,
+everything else to stderr. `-h` and `--help` show help.
 
 {commands}
 
@@ -79,8 +78,8 @@ else to stderr. `-h` and `--help` show help.
 | --- | --- | --- |
 {exit_codes}
 
-A signal that ends the process before it can stop gracefully, such as the second SIGTERM, gives 128 plus its number. `demo`
-exits with 1 when something was lost, invented or out of order, `bench` when an event was not in the queue exactly once.
+A signal that ends the process before it can stop gracefully, such as the second SIGTERM, gives 128 plus its number.
+`demo` exits with 1 when something was lost, invented or out of order, `bench` when an event was not in the queue exactly once.
 """
 
 
@@ -139,11 +138,10 @@ def _bounds(setting: Setting) -> str:
 
 def _attribute_docstrings(settings: type[BaseSettings]) -> dict[str, str]:
     """The strings below the fields of a class: what those say that have no description."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
-    assert isinstance(body, ast.ClassDef)
+    (body,) = (node.body for node in ast.parse(inspect.getsource(settings)).body if isinstance(node, ast.ClassDef))
     return {
         field.target.id: text.value.value
-        for field, text in zip(body.body, body.body[1:], strict=False)
+        for field, text in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }

@@ -10,6 +10,7 @@ from typing import NoReturn
 import typer
 
 from outbox.errors import OutboxError
+from relays.commands.bench import bench
 from relays.commands.demo import demo
 from relays.commands.migrate import migrate
 from relays.commands.run import relay
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True, epilog="\n\n".join([EXAMPLES, SOURCES, EXIT_CODES]))(relay)
 app.command()(migrate)
 app.command()(demo)
+app.command()(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -68,7 +68,7 @@ class Play:
         consumer = self._start("consumer", python("relays.demo.consumer", self._target, self._queue, str(self._path)))
         consumer.first_line(READY)
         self._relays = [self._start(f"relay-{number}", self._relay) for number in (1, 2)]
-        self._show.say(f"two relays run: {' and '.join(map(str, self._relays))}")
+        self._show.say(f"two relays publish to queue {self._queue}: {' and '.join(map(str, self._relays))}")
         started = time.monotonic()
         self._shop.open()
         try:
