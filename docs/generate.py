@@ -6,6 +6,7 @@ A test compares the pages with what is written here.
 import ast
 import importlib
 import inspect
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ everything else to stderr. `-h` and `--help` show help.
 {exit_codes}
 
 A signal that ends the process before it can stop gracefully, such as the second SIGTERM, gives 128 plus its number.
-`demo` exits with 1 when something was lost, invented or out of order, `bench` when an event was not in the queue exactly once.
+`demo` exits with 1 when something was lost, invented or out of order, `bench` when an event was not in the queue
+exactly once.
 """
 
 
@@ -141,7 +143,7 @@ def _attribute_docstrings(settings: type[BaseSettings]) -> dict[str, str]:
     (body,) = (node.body for node in ast.parse(inspect.getsource(settings)).body if isinstance(node, ast.ClassDef))
     return {
         field.target.id: text.value.value
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in itertools.pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
     }

@@ -58,7 +58,9 @@ def blocks(document: Path) -> list[Block]:
     """The fenced blocks of a document, in order."""
     text = document.read_text("utf-8")
     found = [
-        Block(document, text.count("\n", 0, match.start()) + 1, match["language"], match["comment"] or "", match["code"])
+        Block(
+            document, text.count("\n", 0, match.start()) + 1, match["language"], match["comment"] or "", match["code"]
+        )
         for match in BLOCK.finditer(text)
     ]
     assert len(found) * 2 == len(re.findall(r"^```", text, re.MULTILINE)), f"{document}: a block is not understood"
@@ -107,7 +109,7 @@ class Reader:
             case _, "bash":
                 self._run(block, ["bash", "-c", self._remembering(code)])
             case _, "python":
-                self._run(block, [sys.executable, "-c", code])
+                self._run(block, ["bash", "-c", f'{self._recall}\nexec python -c "$0"', code])
             case _, "sql":
                 self._query(code)
             case _:
@@ -118,11 +120,17 @@ class Reader:
         """The text with the test's names. A relay that would run until it is stopped ends when all is published."""
         for name, ours in self.names.items():
             text = text.replace(name, ours)
-        return re.sub(r"^(outbox-relay (?=--)(?!.*--(?:drain|version|help)).*)$", r"\1 --drain", text, flags=re.MULTILINE)
+        return re.sub(
+            r"^(outbox-relay (?=--)(?!.*--(?:drain|version|help)).*)$", r"\1 --drain", text, flags=re.MULTILINE
+        )
 
     def _remembering(self, code: str) -> str:
         """What is exported in one block is there in the next."""
-        return f"set -euo pipefail\n[ ! -f '{self._exports}' ] || . '{self._exports}'\n{code}\nexport -p > '{self._exports}'"
+        return f"set -euo pipefail\n{self._recall}\n{code}\nexport -p > '{self._exports}'"
+
+    @property
+    def _recall(self) -> str:
+        return f"[ ! -f '{self._exports}' ] || . '{self._exports}'"
 
     def _run(self, block: Block, command: list[str]) -> None:
         programs = Path(sys.executable).parent
