@@ -30,6 +30,7 @@ def publisher(broker: PrivateRabbitMQ) -> Publisher:
         channel = connection.channel()
         channel.queue_delete("events")
         channel.queue_declare("events", durable=True)
+    broker.keep_declared()
     settings = RabbitMQSettings(url=SecretStr(broker.url), confirm_timeout=2)
     return RabbitMQPublisher(settings, Options(routes=Routes(["t=events"])))
 

@@ -15,6 +15,7 @@ def test_a_killed_broker_comes_back_with_what_it_confirmed() -> None:
             channel.queue_declare("kept", durable=True)
             channel.confirm_delivery()
             channel.basic_publish("", "kept", b"still here", pika.BasicProperties(delivery_mode=2))
+        broker.keep_declared()
         broker.kill()
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             connect(broker.url)
