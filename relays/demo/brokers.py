@@ -3,7 +3,7 @@
 import importlib.util
 
 from outbox.errors import MissingExtra
-from relays.demo.processes import Child, Family, python
+from relays.demo.processes import Child, Family, clean_environment, python
 from relays.sources import load
 
 __all__ = ["check_extras", "find_rabbitmq", "moto_environment", "start_sqs"]
@@ -23,7 +23,7 @@ def check_extras() -> None:
 
 def start_sqs(family: Family) -> Child:
     """Start moto's server; the first line it prints is its port."""
-    return family.start("sqs", python("relays.demo.sqs_server"), {})
+    return family.start("sqs", python("relays.demo.sqs_server"), clean_environment())
 
 
 def moto_environment(port: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Child:
         output = self.process.stdout
         line = output.readline() if output and select.select([output], [], [], timeout)[0] else b""
         if not line:
-            raise ChildFailed(f"{self} was not ready within {timeout:.0f} s{self._last_words()}")
+            raise ChildFailed(f"{self} was not ready within {timeout:.0f} s, or ended{self._last_words()}")
         return line.decode().strip()
 
     def check(self) -> None:
@@ -116,7 +116,7 @@ class Family:
 def clean_environment(**variables: str) -> dict[str, str]:
     """Our environment for a child: without the user's own settings of relays and of AWS, with these variables."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    return environment | variables | {"PYTHONUNBUFFERED": "1"}
+    return environment | variables
 
 
 def python(module: str, *arguments: str) -> list[str]:
