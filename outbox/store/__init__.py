@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from outbox.codecs import HeaderValue
-from outbox.errors import ConfigurationError, SchemaError
+from outbox.errors import ConfigurationError, DatabaseRefused, SchemaError
 from outbox.naming import Naming
 from outbox.store.signal import Signal
 from outbox.store.statements import SQL, statement
@@ -104,14 +104,21 @@ class Store:
     def open_outbox(self, connection: sa.Connection, outbox: str, target: str, *, take_over: bool = False) -> None:
         """Make the lanes of an outbox that is new, and its floors right after a restore or a failover.
 
-        Raises ConfigurationError if another target drains it, SchemaError if its ids don't come in order.
+        Raises ConfigurationError if another target drains it, SchemaError if its ids don't come in order,
+        DatabaseRefused if their sequence can't be read.
         """
         event = self.naming.table("event")
         with connection.begin():
-            if not self._run(connection, "sequence", event=event).scalar():
+            sequence = self._run(connection, "sequence", event=event).one()
+            if not sequence.in_order:
                 raise SchemaError(
                     f"{event}.id has to be GENERATED ALWAYS AS IDENTITY with cache 1, a positive increment and no "
                     "cycle: relays rely on ids that grow in the order in which they are given out"
+                )
+            if not sequence.readable:
+                # Without it the sequence would seem to be unused, and all floors too high.
+                raise DatabaseRefused(
+                    f"permission denied: GRANT SELECT ON SEQUENCE {sequence.name} to the relay's role"
                 )
             self._run(connection, "lower_floors", outbox=outbox, last_id=self._last_id(connection))
             self._run(connection, "make_lanes", outbox=outbox, target=target, last=LANES - 1)

@@ -130,7 +130,8 @@ SQL = {
             AND e.id <= l.floor)""",
     # Floors rest on ids that grow in the order in which they are drawn.
     "sequence": """
-        SELECT s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND a.attidentity = 'a'
+        SELECT s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND a.attidentity = 'a' AS in_order,
+               has_sequence_privilege(s.seqrelid, 'USAGE, SELECT') AS readable, s.seqrelid::regclass::text AS name
         FROM pg_attribute a LEFT JOIN pg_sequence s ON s.seqrelid = pg_get_serial_sequence(:event, 'id')::regclass
         WHERE a.attrelid = to_regclass(:event) AND a.attname = 'id'""",
     "make_lanes": """

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from outbox import ConfigurationError, OutboxEvent, SchemaError
+from outbox import ConfigurationError, DatabaseRefused, OutboxEvent, SchemaError
 from outbox.store import Dead, Failed, Left, ReadyEvent, Settlement, Store
 
 STORE = Store()
@@ -368,6 +368,24 @@ def test_ids_that_do_not_come_in_order_are_refused(engine: sa.Engine, change: st
         connection.execute(sa.text(change))
     with engine.connect() as connection, pytest.raises(SchemaError, match="GENERATED ALWAYS AS IDENTITY"):
         STORE.open_outbox(connection, "default", "memory")
+
+
+def test_a_role_that_can_not_read_the_sequence_is_told(engine: sa.Engine) -> None:
+    role = f"outbox_test_{uuid.uuid4().hex[:12]}"
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE ROLE {role}"))
+        connection.execute(sa.text(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}"))
+    try:
+        with engine.connect() as connection:
+            connection.execute(sa.text(f"SET ROLE {role}"))
+            connection.commit()
+            with pytest.raises(DatabaseRefused, match="GRANT SELECT ON SEQUENCE outbox_event_id_seq"):
+                STORE.open_outbox(connection, "default", "memory")
+            connection.invalidate()
+    finally:
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"DROP OWNED BY {role}"))
+            connection.execute(sa.text(f"DROP ROLE {role}"))
 
 
 def test_an_outbox_belongs_to_one_target(connection: sa.Connection) -> None:
