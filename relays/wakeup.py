@@ -107,14 +107,20 @@ class Ears:
 
     def wait(self, timeout: float, alarm: socket.socket) -> None:
         """Return at a notification, at the grant, when `alarm` is readable, or after `timeout` seconds."""
+        if self._heard():  # it came with the answer to a statement, and the socket will not tell of it again
+            return
         watched: list[int] = [self._raw_listening.fileno(), alarm.fileno()]
         if not self._granted:
             watched.append(self._raw_queueing.fileno())
         readable, _, _ = select.select(watched, [], [], max(0.0, timeout))
         if self._raw_listening.fileno() in readable:
-            list(self._raw_listening.notifies(timeout=0))
+            self._heard()
         if self._raw_queueing.fileno() in readable:
             self._take_grant()
+
+    def _heard(self) -> bool:
+        """Whether notifications have come since this was last asked."""
+        return bool(list(self._raw_listening.notifies(timeout=0)))
 
     def _take_grant(self) -> None:
         for result in self._results():

@@ -1,6 +1,7 @@
 """Waking within milliseconds, missing nothing, and leaving producers alone while nobody sleeps."""
 
 import random
+import socket
 import statistics
 import threading
 import time
@@ -13,10 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from outbox import OutboxEvent
+from outbox.database import make_engine, parse_url
 from outbox.naming import Naming
 from outbox.store import Signal
 from relays.publishers import Outcome
 from relays.publishers.memory import MemoryPublisher
+from relays.wakeup import Ears
 from tests.support.relay import add_events, eventually, relay, running
 
 
@@ -75,6 +78,19 @@ def test_beside_a_transaction_that_stays_open(engine: sa.Engine, outbox_url: str
                 eventually(lambda event=event: event.idempotency_key in publisher.arrived, timeout=10)
             long.commit()
             eventually(lambda: len(publisher.arrived) == 21, timeout=10)
+
+
+def test_a_notification_that_comes_with_an_answer_is_heard(engine: sa.Engine, outbox_url: str) -> None:
+    """psycopg takes it off the socket together with the answer: waiting for the socket alone would miss it."""
+    ears = Ears(make_engine(parse_url(outbox_url), "outbox-relay test"), Naming())
+    alarm, _ = socket.socketpair()
+    try:
+        ears.signal.notify(ears.listening)  # its own notification comes with the answer to this statement
+        started = time.monotonic()
+        ears.wait(10.0, alarm)
+        assert time.monotonic() - started < 5.0
+    finally:
+        ears.close()
 
 
 def test_producers_notify_only_while_somebody_sleeps(engine: sa.Engine, listener: psycopg.Connection) -> None:
