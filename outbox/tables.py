@@ -219,6 +219,8 @@ def _event_checks(name: str) -> list[sa.CheckConstraint]:
         "held": "held IN ('failed', 'blocked', 'paused', 'exhausted')",
         # A row at infinity without a reason is one that nothing would ever bring back.
         "parked": "available_at < 'infinity' OR held IS NOT NULL",
+        # What Python's datetime can't hold would make a batch unreadable.
+        "created_at": "created_at >= '2000-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'",
         "counters": "attempts >= 0 AND crashes >= 0 AND resends >= 0",
     }
     return [sa.CheckConstraint(sa.text(sql), name=conv(f"{name}_{check}_check")) for check, sql in checks.items()]
@@ -263,7 +265,7 @@ def _dead_letter_table(metadata: sa.MetaData, naming: Naming) -> sa.Table:
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("error", sa.Text),
         sa.Column("failed_at", TIMESTAMP(timezone=True), nullable=False, server_default=sa.text("clock_timestamp()")),
-        _primary_key(name, "id"),
+        _primary_key(name, "id", "idempotency_key"),
         schema=naming.schema,
     )
     sa.Index(conv(f"{name}_failed_at"), table.c.outbox, table.c.failed_at)

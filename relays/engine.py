@@ -4,11 +4,11 @@ import logging
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outbox.errors import DatabaseError, Unavailable
+from outbox.errors import DatabaseError, DatabaseUnreachable, Unavailable
 from outbox.store import Dead, Failed, ReadyEvent, Settlement, Store
 from relays.database import Database
 from relays.gate import Gate
@@ -93,8 +93,8 @@ class Idle(Protocol):
         """Return True when there may be something again, False to end. `database` is the worker's own."""
         ...
 
-    def more(self) -> None:
-        """There is work for another worker as well."""
+    def claimed(self, *, more: bool) -> None:
+        """This worker has found work; with `more` there is some for another one as well."""
         ...
 
 
@@ -157,7 +157,7 @@ class Worker:
         try:
             while self._broker_gate.wait() and self._database_gate.wait():
                 try:
-                    lease = self._claim()
+                    lease = self._claim_on_a_live_connection()
                     self._database_gate.worked()
                     if lease is None and not self._idle.wait(self._database):
                         break
@@ -173,6 +173,13 @@ class Worker:
         finally:
             self._database.disconnect()
 
+    def _claim_on_a_live_connection(self) -> Lease | None:
+        try:
+            return self._claim()
+        except DatabaseUnreachable:
+            # A connection that was kept while idle may have gone without an outage: once more on a new one.
+            return self._claim()
+
     def _claim(self) -> Lease | None:
         """Lease lanes of the first outbox that has something to send."""
         for outbox in self._config.outboxes:
@@ -182,8 +189,7 @@ class Worker:
                     connection, outbox, limit=LANES_AT_ONCE, lease=self._config.lease, token=token, by=self._name
                 )
             if lanes:
-                if len(lanes) == LANES_AT_ONCE:
-                    self._idle.more()
+                self._idle.claimed(more=len(lanes) == LANES_AT_ONCE)
                 return Lease(outbox, lanes, token, self._config.lease, started, self._clock)
         return None
 
@@ -200,20 +206,20 @@ class Worker:
 
     def _batch(self, lease: Lease, *, last: bool) -> bool:
         """One batch; returns whether the lanes are still held and probably have more."""
-        each = max(1, self._config.batch_size // len(lease.lanes))
+        each = max(1, self._config.batch_size // len(lease.floors))
         limit = self._floors.limit  # before the read: its snapshot has to be younger
         try:
             with self._database.connection() as connection:
-                events = self._store.read(connection, lease.outbox, lanes=lease.lanes, token=lease.token, each=each)
+                events = self._store.read(connection, lease.outbox, lanes=lease.floors, token=lease.token, each=each)
         except DatabaseError as error:
             self._database_gate.fail(error)
-            self._settle(lease, Settlement(), dict.fromkeys(lease.lanes, 0), release=True)
+            self._settle(lease, Settlement(), {}, release=True)
             return False
         self._stats.begin(len(events), self._clock())
         outcomes, broken = self._publish(lease, events)
         settlement = self._judge(lease.outbox, events, outcomes)
         release = last or broken is not None or self._stop.is_set() or lease.expired() or len(events) < each
-        floors = _floors(lease.lanes, events, settlement, each, limit)
+        floors = _floors(lease.floors, events, settlement, each, limit)
         self._settle(lease, settlement, floors, release=release, events=len(events))
         if broken is not None:
             self._broker_gate.fail(broken)
@@ -223,8 +229,16 @@ class Worker:
 
     def _publish(self, lease: Lease, events: Sequence[ReadyEvent]) -> tuple[list[Outcome | None], Unavailable | None]:
         """What became of each event: None for one that was not handed to the publisher."""
-        sendable = [position for position, event in enumerate(events) if self._may_go(lease.outbox, event)]
         outcomes: list[Outcome | None] = [None] * len(events)
+        sendable: list[int] = []
+        stuck: set[str | None] = set()
+        for position, event in enumerate(events):
+            if event.key is not None and event.key in stuck:
+                outcomes[position] = Deferred()
+            elif self._may_go(lease.outbox, event):
+                sendable.append(position)
+            else:
+                stuck.add(event.key)
         broken: Unavailable | None = None
         reported: Sequence[Outcome] = ()
         try:
@@ -297,11 +311,12 @@ class Worker:
             started = self._clock()
             try:
                 with self._database.connection() as connection:
-                    lost = self._store.settle(
+                    held = self._store.settle(
                         connection,
                         lease.outbox,
                         settlement,
-                        lanes=floors,
+                        lanes=lease.floors,
+                        floors=floors,
                         token=lease.token,
                         lease=None if release else lease.seconds,
                         unblock=UNBLOCK,
@@ -310,12 +325,20 @@ class Worker:
                     )
                 break
             except DatabaseError as error:
+                if not isinstance(error, DatabaseUnreachable) and settlement != Settlement(settlement.confirmed):
+                    # It refuses to record the rest, and may for good. What is confirmed must go all the same.
+                    logger.error("what became of a batch can't be recorded: %s", error)
+                    settlement, floors, release = Settlement(settlement.confirmed), {}, True
                 self._database_gate.fail(error)
                 if not self._database_gate.wait() and self._give_up.wait(RETRY_WHILE_STOPPING):
                     raise AbandonedError from error
-        self._record(lease, settlement, lost, events, started)
+        self._record(lease, settlement, held, events, started)
 
-    def _record(self, lease: Lease, settlement: Settlement, lost: set[int], events: int, started: float) -> None:
+    def _record(
+        self, lease: Lease, settlement: Settlement, held: Mapping[int, int], events: int, started: float
+    ) -> None:
+        lost = lease.floors.keys() - held.keys()
+        lease.floors.update(held)
         self._database_gate.worked()
         self._stats.settled(events, settlement, len(lost), self._clock())
         if lost:
@@ -323,6 +346,8 @@ class Worker:
         else:
             lease.renewed(started)
         for item in settlement.dead:
+            if item.event.lane in lost:
+                continue
             logger.error(
                 "event %s of topic %r became a dead letter (%s): %s",
                 item.event.idempotency_key,

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 from outbox.errors import DatabaseError
 from outbox.store import Store
@@ -30,7 +30,7 @@ class Lease:
     """The lanes one claim holds. Its local deadline is never later than the database's.
 
     Parameters:
-        outbox, lanes, token: what was claimed.
+        outbox, floors, token: what was claimed; `floors` maps each lane to the floor that reads of it begin from.
         seconds: how long a renewal lasts.
         started: the clock's time before the claim was sent.
     """
@@ -38,13 +38,13 @@ class Lease:
     def __init__(
         self,
         outbox: str,
-        lanes: Collection[int],
+        floors: Mapping[int, int],
         token: uuid.UUID,
         seconds: float,
         started: float,
         clock: Callable[[], float],
     ) -> None:
-        self.outbox, self.lanes, self.token, self.seconds = outbox, lanes, token, seconds
+        self.outbox, self.floors, self.token, self.seconds = outbox, dict(floors), token, seconds
         self._clock = clock
         self._until = started + seconds * SAFETY
         self._batch_started = started
@@ -105,7 +105,7 @@ class LeaseKeeper:
         with self._database.connection() as connection:
             lanes = self._store.renew(connection, [lease.token for lease in leases], self._seconds)
         for lease in leases:
-            if lanes[lease.token] == len(lease.lanes):
+            if lanes[lease.token] == len(lease.floors):
                 lease.renewed(started)
 
     def close(self) -> None:

@@ -97,8 +97,10 @@ class Maintenance:
         """Return what is due and what waited for a destination that works again; probe one that may."""
         self._rounds += 1
         with self._database.connection() as connection:
-            self._floors.advance(connection)
+            set_back = self._floors.advance(connection)
             for outbox in self._outboxes:
+                if set_back:
+                    self._store.lower_floors(connection, outbox)
                 if self._round(connection, outbox):
                     self._wake()
 

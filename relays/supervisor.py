@@ -75,34 +75,46 @@ class Relay:
 
     def run(self) -> Summary:
         """Block until stopped or drained. Raises the error of outbox.errors that makes a start impossible."""
-        self._start()
+        if not self._started():
+            return self._summary()
         sleeper, keeper, maintenance, workers = self._build()
         helpers = [helper for helper in (sleeper, keeper, maintenance) if helper]
-        helper_threads = [self._thread(helper.run) for helper in helpers]
+        threads = [self._thread(helper.run) for helper in helpers]
         self._running = len(workers)
         for worker in workers:
             self._thread(partial(self._work, worker))
         self._await_end()
         if sleeper:
             sleeper.close()
-        self._finish()
+        deadline = time.monotonic() + self._config.grace
+        self._finish(deadline)
         for helper in helpers:
             helper.close()
-        for thread in helper_threads:
-            thread.join(self._config.grace * FOR_SETTLING)
-        self._publisher.close(timeout=self._config.grace * FOR_SETTLING)
+        for thread in threads:
+            thread.join(_until(deadline))
+        self._publisher.close(timeout=_until(deadline))
         if self._crash is not None:
             raise self._crash
         return self._summary()
 
+    def _started(self) -> bool:
+        """Start, in a thread, so that a stop is obeyed whatever a server does; False when stopped meanwhile."""
+        starting = self._thread(self._start)
+        while starting.is_alive() and not self._stop.is_set():
+            starting.join(0.1)
+        starting.join(self._config.grace if self._stop.is_set() else None)
+        if self._crash is not None:
+            raise self._crash
+        return not self._stop.is_set()
+
     def _start(self) -> None:
         """Verify everything that can be verified before anything is claimed."""
         deadline = time.monotonic() + self._config.startup_timeout
-        self._until(deadline, self._open_outboxes)
-        self._until(deadline, self._publisher.open)
+        self._retry(deadline, self._open_outboxes)
+        self._retry(deadline, self._publisher.open)
         logger.info("relaying %s to %s", ", ".join(self._config.outboxes), self._config.target)
 
-    def _until(self, deadline: float, step: Callable[[], None]) -> None:
+    def _retry(self, deadline: float, step: Callable[[], None]) -> None:
         """Do it; retry while the server can't be reached and the start-up timeout lasts."""
         backoff, failures = Backoff(0.2, 3.0, self._rng), 0
         while True:
@@ -138,7 +150,10 @@ class Relay:
         idle = sleeper or Drain(store, config.outboxes, self._stop)
         keeper = LeaseKeeper(store, Database(self._engine), config.lease)
         events_backoff = Backoff(config.backoff_min, config.backoff_max, self._rng)
-        floors = FloorWatch(store)
+        outage_backoff = Backoff(SHORTEST_OUTAGE_WAIT, LONGEST_OUTAGE_WAIT, self._rng)
+        broker_gate = Gate(f"the broker ({config.target})", self._publisher.open, outage_backoff, self._stop)
+        database_gate = Gate("the database", self._ping, outage_backoff, self._stop)
+        floors = FloorWatch(store, lambda: database_gate.epoch)
         maintenance = Maintenance(
             store,
             Database(self._engine),
@@ -149,9 +164,6 @@ class Relay:
             floors=floors,
             wake=idle.more,
         )
-        outage_backoff = Backoff(SHORTEST_OUTAGE_WAIT, LONGEST_OUTAGE_WAIT, self._rng)
-        broker_gate = Gate(f"the broker ({config.target})", self._publisher.open, outage_backoff, self._stop)
-        database_gate = Gate("the database", self._ping, outage_backoff, self._stop)
         workers = [
             Worker(
                 f"{socket.gethostname()}:{os.getpid()}/{number}",
@@ -209,15 +221,16 @@ class Relay:
         while not self._stop.is_set() and not self._ended.wait(0.1):
             pass
 
-    def _finish(self) -> None:
+    def _finish(self, deadline: float) -> None:
         """Let the workers end: first by themselves, then without the broker, at last without the database."""
-        grace = self._config.grace
-        if not self._ended.wait(grace * (1 - FOR_SETTLING)):
-            logger.warning("still publishing after most of the grace period: leaving the rest to the next relay")
-            self._publisher.close(timeout=grace * FOR_SETTLING / 2)
-        if not self._ended.wait(grace * FOR_SETTLING / 2):
+        reserve = self._config.grace * FOR_SETTLING
+        if self._ended.wait(_until(deadline - reserve)):
+            return
+        logger.warning("still publishing after most of the grace period: leaving the rest to the next relay")
+        self._publisher.close(timeout=reserve / 4)
+        if not self._ended.wait(_until(deadline - reserve / 4)):
             self._give_up.set()
-            self._ended.wait(grace * FOR_SETTLING / 2)
+            self._ended.wait(_until(deadline))
 
     def _summary(self) -> Summary:
         left = None if self._stop.is_set() else self._count_left()
@@ -232,3 +245,8 @@ class Relay:
                 return self._store.left(connection, self._config.outboxes)
         finally:
             database.disconnect()
+
+
+def _until(deadline: float) -> float:
+    """Seconds until then; a moment at least, for what ends at once."""
+    return max(0.05, deadline - time.monotonic())

@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -43,6 +43,9 @@ FIRST_POLL = 0.05
 QUEUE_TIMEOUT, CANCEL_AGAIN = 5.0, 0.05
 """Seconds to get into the queue for the lock or out of it, and between two tries to get out."""
 
+LISTEN_AGAIN = 60.0
+"""Seconds until notifications are tried again after they could not be had."""
+
 PROMOTED_AT_ONCE = 1000
 
 
@@ -58,6 +61,9 @@ class Drain:
         # What is ready but not free is in the hands of another worker, or of one that died.
         return ready and not self._stop.wait(FIRST_POLL)
 
+    def claimed(self, *, more: bool) -> None:
+        """Nobody sleeps in a drain."""
+
     def more(self) -> None:
         """Nobody sleeps in a drain."""
 
@@ -68,7 +74,8 @@ class Ears:
     def __init__(self, engine: sa.Engine, naming: Naming) -> None:
         self.listening, self._queueing = (self._connect(engine) for _ in range(2))
         self._raw_listening, self._raw_queueing = self._raw(self.listening), self._raw(self._queueing)
-        self._queued = self._granted = False
+        self._asking = self._granted = False
+        self._refusal = ""
         self.signal = Signal.find(self.listening, naming)
         self.signal.listen(self.listening)
 
@@ -87,15 +94,19 @@ class Ears:
         of somebody else's.
         """
         self.signal.notify(self._queueing)
-        return any(True for _ in self._raw_listening.notifies(timeout=timeout, stop_after=1))
+        heard = any(True for _ in self._raw_listening.notifies(timeout=timeout, stop_after=1))
+        if heard:
+            # This session is ours alone: it may wait for long, whatever the role's defaults are.
+            self.signal.wait_without_limit(self._queueing)
+        return heard
 
     def queue(self) -> None:
         """Take the lock, or stand in the queue for it: from when this returns, producers notify."""
         self._granted = self.signal.try_lock(self._queueing)
-        self._queued = True
         if self._granted:
             return
         self._raw_queueing.pgconn.send_query(self.signal.queue_statement)
+        self._asking = True
         deadline = time.monotonic() + QUEUE_TIMEOUT
         # Sent is not queued: a producer that commits before the server has come to it would neither notify nor, beside
         # another one that stays open, let the grant come.
@@ -103,54 +114,54 @@ class Ears:
             if time.monotonic() > deadline:
                 raise psycopg.OperationalError("the statement that waits for the sleepers' lock does not begin")
             select.select([self._raw_queueing.fileno()], [], [], 0.001)
-            self._take_grant()
+            self._collect()
 
     def wait(self, timeout: float, alarm: socket.socket) -> None:
         """Return at a notification, at the grant, when `alarm` is readable, or after `timeout` seconds."""
         if self._heard():  # it came with the answer to a statement, and the socket will not tell of it again
             return
         watched: list[int] = [self._raw_listening.fileno(), alarm.fileno()]
-        if not self._granted:
+        if self._asking:
             watched.append(self._raw_queueing.fileno())
         readable, _, _ = select.select(watched, [], [], max(0.0, timeout))
         if self._raw_listening.fileno() in readable:
             self._heard()
         if self._raw_queueing.fileno() in readable:
-            self._take_grant()
+            self._collect()
 
     def _heard(self) -> bool:
         """Whether notifications have come since this was last asked."""
         return bool(list(self._raw_listening.notifies(timeout=0)))
 
-    def _take_grant(self) -> None:
-        for result in self._results():
-            if result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
-                raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
-            self._granted = True
-
-    def _results(self) -> Iterator[psycopg.pq.abc.PGresult]:
-        """What the waiting statement has answered so far, without waiting for more."""
+    def _collect(self) -> None:
+        """Take what the waiting statement has answered so far; raise what the server refused it for."""
         pgconn = self._raw_queueing.pgconn
         pgconn.consume_input()
-        while not pgconn.is_busy() and (result := pgconn.get_result()):
-            yield result
+        while self._asking and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self._asking = False
+            elif result.status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                self._refusal = result.error_message.decode(errors="replace")
+            else:
+                self._granted = True
+        if not self._asking and not self._granted:
+            raise psycopg.OperationalError(self._refusal)
 
     def leave_queue(self) -> None:
         """Give the lock back, or stop waiting for it. Raises psycopg.OperationalError if that can't be done."""
-        if not self._queued:
-            return
         deadline = time.monotonic() + QUEUE_TIMEOUT
-        answered = self._granted
-        while not answered:
-            if time.monotonic() > deadline:
-                raise psycopg.OperationalError("the statement that waits for the sleepers' lock can't be cancelled")
+        while self._asking and time.monotonic() < deadline:
             # A cancellation that arrives before the server has begun with the statement cancels nothing: once more.
             self._raw_queueing.cancel_safe(timeout=QUEUE_TIMEOUT)
             select.select([self._raw_queueing.fileno()], [], [], CANCEL_AGAIN)
-            answered = any(True for _ in self._results())
+            with suppress(psycopg.errors.OperationalError):  # that it was cancelled
+                self._collect()
+        if self._asking:
+            raise psycopg.OperationalError("the statement that waits for the sleepers' lock can't be cancelled")
         # The grant may have come before the cancellation did; this session has no other lock.
         self.signal.unlock(self._queueing)
-        self._queued = self._granted = False
+        self._granted = False
 
     def close(self) -> None:
         for connection in (self.listening, self._queueing):
@@ -173,7 +184,8 @@ class Sleeper:
         self._changed = threading.Condition()
         self._idle = self._calls = 0
         self._closing = False
-        self._notifications = True
+        self._listen_after, self._said = 0.0, False
+        self._fruitless = 0
         self._database = Database(engine)
         self._next_poll = FIRST_POLL
         self._alarm, self._alarm_end = socket.socketpair()
@@ -187,6 +199,12 @@ class Sleeper:
             self._calls = max(0, self._calls - 1)
             self._idle -= 1
             return not self._closing
+
+    def claimed(self, *, more: bool) -> None:
+        """Called by a worker that found work; with `more` there is some for another one."""
+        self._fruitless = 0
+        if more:
+            self.more()
 
     def more(self) -> None:
         """There is work for one more worker, if one is idle."""
@@ -220,10 +238,17 @@ class Sleeper:
                     ears.close()
                     ears = None
                 self._pause(FIRST_POLL)
+            self._wait_if_fruitless()
             self.more()
         if ears:
             ears.close()
         self._database.disconnect()
+
+    def _wait_if_fruitless(self) -> None:
+        """Look less often while what is ready can't be claimed: somebody holds the rows of its lanes locked."""
+        self._fruitless += 1
+        if self._fruitless > self._workers:
+            self._pause(min(self._poll, FIRST_POLL * 2.0 ** min(self._fruitless - self._workers, 10)))
 
     def _await_idle_workers(self) -> bool:
         """Return True when somebody is idle and nobody busy is about to look again; False to end."""
@@ -234,13 +259,16 @@ class Sleeper:
 
     def _listen(self) -> Ears | None:
         """The connections to sleep on, or None when notifications can't be had: then the relay polls, and says so."""
-        if not self._notifications:
+        if time.monotonic() < self._listen_after:
             return None
         ears = Ears(self._engine, self._store.naming)
         if ears.signal.has_trigger and ears.hear_each_other(timeout=2.0):
             return ears
         ears.close()
-        self._notifications = False
+        self._listen_after = time.monotonic() + LISTEN_AGAIN
+        if self._said:
+            return None
+        self._said = True
         why = (
             "a pooler in transaction mode is in between"
             if ears.signal.has_trigger

@@ -53,6 +53,8 @@ def _event(naming: Naming) -> list[str]:
          || @.key like_regex "^(outbox-|idempotency-key)" flag "i" || @.key like_regex "^.{{255}}." flag "s")')),
     CONSTRAINT {name}_held_check CHECK (held IN ('failed', 'blocked', 'paused', 'exhausted')),
     CONSTRAINT {name}_parked_check CHECK (available_at < 'infinity' OR held IS NOT NULL),
+    CONSTRAINT {name}_created_at_check
+        CHECK (created_at >= '2000-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'),
     CONSTRAINT {name}_counters_check CHECK (attempts >= 0 AND crashes >= 0 AND resends >= 0)
 )""",
         f"COMMENT ON TABLE {table} IS 'outbox-relay schema 1'",
@@ -96,7 +98,7 @@ def _pause(naming: Naming) -> str:
 def _dead_letter(naming: Naming) -> list[str]:
     return [
         f"""CREATE TABLE {naming.table("dead_letter")} (
-    id bigint NOT NULL PRIMARY KEY,
+    id bigint NOT NULL,
     idempotency_key text NOT NULL,
     outbox text NOT NULL,
     key text,
@@ -111,7 +113,8 @@ def _dead_letter(naming: Naming) -> list[str]:
     created_at timestamptz NOT NULL,
     reason text NOT NULL,
     error text,
-    failed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (id, idempotency_key)
 )""",
         f"CREATE INDEX {naming.prefix}dead_letter_failed_at ON {naming.table('dead_letter')} (outbox, failed_at)",
     ]

@@ -120,7 +120,7 @@ class Store:
                 raise DatabaseRefused(
                     f"permission denied: GRANT SELECT ON SEQUENCE {sequence.name} to the relay's role"
                 )
-            self._run(connection, "lower_floors", outbox=outbox, last_id=self._last_id(connection))
+            self._lower_floors(connection, outbox)
             self._run(connection, "make_lanes", outbox=outbox, target=target, last=LANES - 1)
             if take_over:
                 self._run(connection, "take_over", outbox=outbox, target=target)
@@ -133,11 +133,11 @@ class Store:
 
     def claim(
         self, connection: sa.Connection, outbox: str, *, limit: int, lease: float, token: uuid.UUID, by: str
-    ) -> list[int]:
-        """Lease up to `limit` free lanes that have sendable events, for `lease` seconds; returns their numbers."""
+    ) -> dict[int, int]:
+        """Lease up to `limit` free lanes that have sendable events, for `lease` seconds; returns their floors."""
         with connection.begin():
             rows = self._run(connection, "claim", outbox=outbox, limit=limit, lease=lease, token=token, by=by)
-            return sorted(row.lane for row in rows)
+            return {row.lane: row.floor for row in rows}
 
     def read(
         self, connection: sa.Connection, outbox: str, *, lanes: Collection[int], token: uuid.UUID, each: int
@@ -154,23 +154,25 @@ class Store:
         settlement: Settlement,
         *,
         lanes: Mapping[int, int],
+        floors: Mapping[int, int],
         token: uuid.UUID,
         lease: float | None,
         unblock: int,
         probe_after: float,
         by: str,
-    ) -> set[int]:
-        """Record what became of a batch, durably and in one transaction; returns the lanes whose lease was lost.
+    ) -> dict[int, int]:
+        """Record what became of a batch, durably and in one transaction; returns the lanes still held, with floors.
 
-        `lanes` maps each lane to its new floor: no fresh event at or below it is left or can still appear (0: as it
-        was). The lanes are given back, or with `lease` kept for that many seconds more. In a lost lane only confirmed
-        events are touched: they are gone from the outbox in any case, the rest is the new owner's. `unblock` is how
-        many blocked events of a key come back when one that held them up leaves. Repeating it is harmless.
+        `lanes` maps each lane to the floor that its read began from, `floors` to the new one: no fresh event at or
+        below it is left or can still appear (0 or missing: as it was). The lanes are given back, or with `lease` kept
+        for that many seconds more. In a lost lane only confirmed events are touched: they are gone from the outbox in
+        any case, the rest is the new owner's. `unblock` is how many blocked events of a key come back when one that
+        held them up leaves. Repeating it is harmless.
         """
         with connection.begin():
-            owned = self._settle_lanes(connection, outbox, lanes, token, lease)
+            owned = self._settle_lanes(connection, outbox, lanes, floors, token, lease)
             if settlement.confirmed:
-                self._run(connection, "delete", ids=[event.id for event in settlement.confirmed])
+                self._run(connection, "delete", **_identities(settlement.confirmed))
             self._settle_others(connection, outbox, settlement, owned, unblock)
             for destination, reason in settlement.pauses.items():
                 self._run(
@@ -184,25 +186,32 @@ class Store:
                 )
             if settlement.resumes:
                 self._run(connection, "resume", outbox=outbox, destinations=sorted(settlement.resumes))
-        return set(lanes) - owned
+        return owned
 
     def _settle_lanes(
-        self, connection: sa.Connection, outbox: str, lanes: Mapping[int, int], token: uuid.UUID, lease: float | None
-    ) -> set[int]:
+        self,
+        connection: sa.Connection,
+        outbox: str,
+        lanes: Mapping[int, int],
+        floors: Mapping[int, int],
+        token: uuid.UUID,
+        lease: float | None,
+    ) -> dict[int, int]:
         rows = self._run(
             connection,
             "settle_lanes",
             outbox=outbox,
             lanes=list(lanes),
-            floors=list(lanes.values()),
+            seen=list(lanes.values()),
+            floors=[floors.get(lane, 0) for lane in lanes],
             token=token,
             lease=lease or 0.0,
             release=lease is None,
         )
-        return {row.lane for row in rows}
+        return {row.lane: row.floor for row in rows}
 
     def _settle_others(
-        self, connection: sa.Connection, outbox: str, settlement: Settlement, owned: set[int], unblock: int
+        self, connection: sa.Connection, outbox: str, settlement: Settlement, owned: Collection[int], unblock: int
     ) -> None:
         failed = [item for item in settlement.failed if item.event.lane in owned]
         if failed:
@@ -231,7 +240,7 @@ class Store:
         self._run(
             connection,
             "bury",
-            ids=[item.event.id for item in dead],
+            **_identities([item.event for item in dead]),
             charges=[item.charge for item in dead],
             reasons=[item.reason for item in dead],
             errors=[_clean(item.error) for item in dead],
@@ -270,6 +279,14 @@ class Store:
         with connection.begin():
             rows = self._run(connection, "writers", event=self.naming.table("event"))
             return {row.virtualtransaction for row in rows}
+
+    def lower_floors(self, connection: sa.Connection, outbox: str) -> None:
+        """Reset floors above what the id sequence has given out: it was set back."""
+        with connection.begin():
+            self._lower_floors(connection, outbox)
+
+    def _lower_floors(self, connection: sa.Connection, outbox: str) -> None:
+        self._run(connection, "lower_floors", outbox=outbox, last_id=self._last_id(connection))
 
     def mend_floors(self, connection: sa.Connection, outbox: str) -> int:
         """Reset floors that hide a fresh event; returns how many. It stays 0 unless someone writes to our tables."""
@@ -328,6 +345,10 @@ class Store:
         return connection.execute(self._sql[name], parameters)
 
 
+def _identities(events: Sequence[ReadyEvent]) -> dict[str, list[Any]]:
+    return {"ids": [event.id for event in events], "idempotency_keys": [event.idempotency_key for event in events]}
+
+
 def _clean(error: str) -> str:
-    """What a text column takes: no NUL, no lone surrogate, bounded."""
-    return error.replace("\0", "�").encode(errors="replace").decode()[:ERROR_LIMIT]
+    """What a text column takes in a database of any encoding: ASCII without NUL, bounded."""
+    return error.replace("\0", "\\0").encode("ascii", "backslashreplace").decode()[:ERROR_LIMIT]

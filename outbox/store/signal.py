@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from outbox.errors import SchemaError
 from outbox.naming import Naming
 
 __all__ = ["Signal"]
@@ -24,6 +25,7 @@ SQL = {
     "try_lock": "SELECT pg_try_advisory_lock(:lock)",
     "queue": "SELECT pg_advisory_lock({lock})",
     "in_queue": "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = :pid)",
+    "wait_without_limit": "SELECT set_config('lock_timeout', '0', false), set_config('statement_timeout', '0', false)",
     "unlock": "SELECT pg_advisory_unlock_all()",
 }
 
@@ -41,7 +43,9 @@ class Signal:
     @classmethod
     def find(cls, connection: sa.Connection, naming: Naming) -> "Signal":
         with connection.begin():
-            row = connection.execute(sa.text(SQL["find"]), {"event": naming.table("event")}).one()
+            row = connection.execute(sa.text(SQL["find"]), {"event": naming.table("event")}).one_or_none()
+            if row is None:
+                raise SchemaError(f"{naming.table('event')} is gone: run `outbox-relay migrate`")
             return cls(row.lock, row.channel, row.has_trigger)
 
     def listen(self, connection: sa.Connection) -> None:
@@ -63,6 +67,10 @@ class Signal:
     def in_queue(self, connection: sa.Connection, pid: int) -> bool:
         """Whether that backend has the lock or queues for it."""
         return bool(self._ask(connection, "in_queue", pid=pid))
+
+    def wait_without_limit(self, connection: sa.Connection) -> None:
+        """Lift the session's own time limits. Only for a connection that no pooler shares."""
+        self._ask(connection, "wait_without_limit")
 
     def unlock(self, connection: sa.Connection) -> None:
         """Give up every advisory lock of the session."""

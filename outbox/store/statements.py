@@ -20,11 +20,13 @@ MOVED_COLUMNS = (
 
 SQL = {
     # Lanes that nobody holds and that have something to send, the longest untouched first. Losing a lease in a
-    # database crash is harmless, so the commit need not wait for the disk.
+    # database crash is harmless, so the commit need not wait for the disk. A relay that vanishes or is frozen in the
+    # middle of a transaction must not keep the lanes' rows locked until TCP gives up.
     "claim": """
-        WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)),
+        WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true),
+                                           set_config('idle_in_transaction_session_timeout', '15s', true)),
         picked AS (
-            SELECT l.lane, l.lease_token IS NOT NULL AS abandoned
+            SELECT l.lane
             FROM quick CROSS JOIN {lane} l
             WHERE l.outbox = :outbox AND l.leased_until <= clock_timestamp()
               AND (EXISTS (SELECT FROM {event} e WHERE e.outbox = l.outbox AND e.lane = l.lane
@@ -35,7 +37,7 @@ SQL = {
         UPDATE {lane} l
         SET leased_until = clock_timestamp() + make_interval(secs => :lease), lease_token = :token, leased_by = :by
         FROM picked p WHERE l.outbox = :outbox AND l.lane = p.lane
-        RETURNING l.lane, p.abandoned""",
+        RETURNING l.lane, l.floor""",
     # The first sendable events of each lane that the token still holds, in id order within the lane. `blocked`: an
     # earlier event of the key is held, so this one must not go.
     "read": """
@@ -53,16 +55,23 @@ SQL = {
             ORDER BY id LIMIT :each) e
         WHERE l.outbox = :outbox AND l.lane = ANY(:lanes) AND l.lease_token = :token""",
     # First in every settling transaction: it locks the lanes that are still ours. A lease of 0 gives them back; to
-    # clock_timestamp() and not to -infinity, so that lanes take turns.
+    # clock_timestamp() and not to -infinity, so that lanes take turns. A floor that was lowered after our read (`seen`)
+    # was too high: what we read does not prove a new one.
     "settle_lanes": """
+        WITH bounded AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '15s', true))
         UPDATE {lane} l
         SET leased_until = clock_timestamp() + make_interval(secs => :lease),
             lease_token = CASE WHEN :release THEN NULL ELSE l.lease_token END,
-            floor = greatest(l.floor, u.floor)
-        FROM unnest(CAST(:lanes AS smallint[]), CAST(:floors AS bigint[])) u (lane, floor)
+            floor = CASE WHEN l.floor < u.seen THEN l.floor ELSE greatest(l.floor, u.floor) END
+        FROM bounded CROSS JOIN
+             unnest(CAST(:lanes AS smallint[]), CAST(:seen AS bigint[]), CAST(:floors AS bigint[]))
+             u (lane, seen, floor)
         WHERE l.outbox = :outbox AND l.lane = u.lane AND l.lease_token = :token
-        RETURNING l.lane""",
-    "delete": "DELETE FROM {event} WHERE id = ANY(:ids)",
+        RETURNING l.lane, l.floor""",
+    # Not by the id alone: a database that crashes may take back commits and give their ids out again.
+    "delete": """
+        DELETE FROM {event} e USING unnest(CAST(:ids AS bigint[]), CAST(:idempotency_keys AS text[])) u (id, key)
+        WHERE e.id = u.id AND e.idempotency_key = u.key""",
     "fail": """
         UPDATE {event} e
         SET available_at = clock_timestamp() + make_interval(secs => u.delay), held = 'failed',
@@ -82,16 +91,19 @@ SQL = {
         WHERE id IN (
             SELECT b.id FROM unnest(CAST(:keys AS text[])) k (key) CROSS JOIN LATERAL (
                 SELECT id FROM {event} e WHERE e.outbox = :outbox AND e.key = k.key AND e.held = 'blocked'
-                ORDER BY id LIMIT :each) b)""",
+                ORDER BY id LIMIT :each FOR UPDATE SKIP LOCKED) b)""",
     "bury": """
-        WITH gone AS (DELETE FROM {event} WHERE id = ANY(:ids) RETURNING *)
+        WITH gone AS (
+            DELETE FROM {event} e USING unnest(CAST(:ids AS bigint[]), CAST(:idempotency_keys AS text[])) k (id, key)
+            WHERE e.id = k.id AND e.idempotency_key = k.key RETURNING e.*)
         INSERT INTO {dead_letter} (id, {moved_columns}, attempts, reason, error)
         SELECT id, {moved_columns}, attempts + u.charge, u.reason, u.error
         FROM unnest(CAST(:ids AS bigint[]), CAST(:charges AS smallint[]), CAST(:reasons AS text[]),
                     CAST(:errors AS text[])) u (id, charge, reason, error) JOIN gone USING (id)""",
     # SKIP LOCKED, so that one lane that a claim or a settle has locked does not hold up the others.
     "renew": """
-        WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true)),
+        WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true),
+                                           set_config('idle_in_transaction_session_timeout', '15s', true)),
         held AS (
             SELECT l.outbox, l.lane FROM quick CROSS JOIN {lane} l
             WHERE l.lease_token = ANY(:tokens) FOR UPDATE OF l SKIP LOCKED)

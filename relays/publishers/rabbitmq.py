@@ -56,14 +56,18 @@ class RabbitMQPublisher:
 
     def open(self) -> None:
         with self._connecting:
-            if self._closed:
-                raise Unavailable("the publisher is closed")
+            self._check_not_closed()
             if self._link is not None and self._link.alive:
                 self._link.check_blocked()
                 return
             link = Link(self._parameters, self._settings.window, self._settings.confirm_timeout, self._exchanges())
             link.start(timeout=4 * CONNECT_TIMEOUT)
             self._link = link
+            try:
+                self._check_not_closed()  # meanwhile, when there was no link to close yet
+            except Unavailable:
+                link.close(timeout=1.0)
+                raise
 
     def destination(self, topic: str) -> str:
         exchange, routing_key = self._address(topic)
@@ -86,6 +90,10 @@ class RabbitMQPublisher:
         self._closed = True
         if self._link is not None:
             self._link.close(timeout)
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise Unavailable("the publisher is closed")
 
     def _connected(self) -> Link:
         """The link; a new one if the last was lost, so that an idle relay does not fail its first event."""

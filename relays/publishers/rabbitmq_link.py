@@ -282,10 +282,14 @@ class Link:
         for batch in list(self._batches):
             batch.error = Unavailable(self._blocked)
             batch.abandon()
+        while self._suspects:
+            suspect = self._suspects.popleft()
+            suspect.batch.report(suspect.position, Deferred())
         self._forget_finished()
 
     def _on_unblocked(self, *_: Any) -> None:
         self._blocked = None
+        self._pump()
 
     def _tick(self) -> None:
         if self._connection is None or not self._connection.is_open:
@@ -391,7 +395,7 @@ class Link:
         """Properties and headers have to fit one frame: the broker would close the whole connection (501)."""
         headers = envelope.properties.headers
         limit = self._connection.params.frame_max - FRAME_OVERHEAD if self._connection is not None else 0
-        rough = sum(len(name) + len(value) for name, value in headers.items() if isinstance(value, str))
+        rough = sum(len(name) + 4 + (len(value) if isinstance(value, str) else 2) for name, value in headers.items())
         if rough * 4 < limit - 4096:  # a character takes up to 4 bytes, the rest of the header far less than 4096
             return
         size = len(frame.Header(1, len(envelope.body), envelope.properties).marshal()) - FRAME_OVERHEAD

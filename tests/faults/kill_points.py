@@ -9,7 +9,7 @@ environment, as for the command line.
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,7 +45,7 @@ class KilledStore(Store):
         super().__init__(settings.naming)
         self._killer = killer
 
-    def claim(self, connection: sa.Connection, outbox: str, **arguments: Any) -> list[int]:
+    def claim(self, connection: sa.Connection, outbox: str, **arguments: Any) -> dict[int, int]:
         lanes = super().claim(connection, outbox, **arguments)
         if lanes:
             self._killer.at("claimed")
@@ -65,13 +65,13 @@ class KilledStore(Store):
         *,
         lanes: Mapping[int, int],
         **arguments: Any,
-    ) -> set[int]:
-        lost = super().settle(connection, outbox, settlement, lanes=lanes, **arguments)
+    ) -> dict[int, int]:
+        held = super().settle(connection, outbox, settlement, lanes=lanes, **arguments)
         self._killer.at("settled")
-        return lost
+        return held
 
     def _settle_others(
-        self, connection: sa.Connection, outbox: str, settlement: Settlement, owned: set[int], unblock: int
+        self, connection: sa.Connection, outbox: str, settlement: Settlement, owned: Collection[int], unblock: int
     ) -> None:
         super()._settle_others(connection, outbox, settlement, owned, unblock)
         self._killer.at("settling")  # the transaction is open, the confirmed events are deleted in it

@@ -61,9 +61,17 @@ STATEMENTS: dict[str, tuple[dict[str, Any], int]] = {
     "unblock": ({"outbox": "default", "keys": ["k2", "k4"], "each": 100}, 200),
     "paused_topics": ({"outbox": "default"}, 10),
     "return_paused": ({"outbox": "default", "topic": "t1", "limit": 100}, 100),
-    "delete": ({"ids": list(range(1, 101))}, 100),
+    "delete": ({"ids": list(range(1, 101)), "idempotency_keys": ["x"] * 100}, 100),
     "settle_lanes": (
-        {"outbox": "default", "lanes": [1, 2], "floors": [0, 0], "token": TOKEN, "lease": 0.0, "release": True},
+        {
+            "outbox": "default",
+            "lanes": [1, 2],
+            "seen": [0, 0],
+            "floors": [0, 0],
+            "token": TOKEN,
+            "lease": 0.0,
+            "release": True,
+        },
         64,
     ),
 }

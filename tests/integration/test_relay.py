@@ -178,6 +178,62 @@ def test_a_destination_that_fails_pauses_alone_and_goes_on_when_it_is_back(engin
     assert [json.loads(m.payload) for m in publisher.published if m.topic == "bad"] == [*range(20), *range(5)]
 
 
+def test_what_follows_an_event_for_a_paused_destination_in_its_key_waits(engine: sa.Engine, outbox_url: str) -> None:
+    """Also when both are read at once, before the first one is recorded as held."""
+    missing = threading.Event()
+    missing.set()
+    publisher = MemoryPublisher(
+        fail=lambda message: Paused("no such queue") if message.topic == "bad" and missing.is_set() else None
+    )
+    with running(relay(outbox_url, publisher)):
+        add_events(engine, 1, topic="bad")
+        eventually(lambda: rows(engine, "SELECT destination FROM outbox_pause") == [("bad",)])
+        with Session(engine) as session:
+            for n in range(20):
+                session.add(OutboxEvent(topic="good" if n % 2 else "bad", type="T", payload=n, key="k"))
+            session.commit()
+        eventually(lambda: rows(engine, "SELECT count(*) FROM outbox_event WHERE held IS NULL") == [(0,)])
+        missing.clear()
+        eventually(lambda: len(publisher.published) == 21)
+    assert [json.loads(message.payload) for message in publisher.published if message.key] == list(range(20))
+
+
+def test_what_the_database_refuses_to_record_does_not_stop_the_rest(engine: sa.Engine, outbox_url: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE outbox_dead_letter ADD CHECK (reason <> 'rejected')"))
+    add_events(engine, 20)
+    publisher = MemoryPublisher(fail=lambda message: Rejected("no") if message.payload == b"7" else None)
+    with running(relay(outbox_url, publisher)):
+        eventually(lambda: rows(engine, "SELECT payload FROM outbox_event") == [(b"7",)])
+    assert sorted(payloads(publisher)) == [n for n in range(20) if n != 7]
+
+
+def test_a_stop_is_obeyed_while_the_start_is_held_up(engine: sa.Engine, outbox_url: str) -> None:
+    with engine.connect() as locking:
+        locking.execute(sa.text("LOCK TABLE outbox_event IN ACCESS EXCLUSIVE MODE"))
+        started = time.monotonic()
+        with running(relay(outbox_url, MemoryPublisher(), grace=1.0)):
+            pass
+        assert time.monotonic() - started < 2.5
+
+
+def test_rows_that_somebody_keeps_locked_are_not_asked_for_all_the_time(engine: sa.Engine, outbox_url: str) -> None:
+    publisher = MemoryPublisher()
+    with running(relay(outbox_url, publisher, poll=1.0)):
+        add_events(engine, 1)
+        eventually(lambda: len(publisher.published) == 1)
+        with engine.connect() as locking:
+            locking.execute(sa.text("SELECT FROM outbox_lane FOR UPDATE"))
+            add_events(engine, 50)
+            threading.Event().wait(1.0)
+            counted = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+            before = int(str(rows(engine, counted)[0][0]))
+            threading.Event().wait(3.0)
+            assert int(str(rows(engine, counted)[0][0])) - before < 150
+            assert len(publisher.published) == 1
+        eventually(lambda: len(publisher.published) == 51)
+
+
 def test_a_drain_leaves_what_waits_and_says_so(engine: sa.Engine, outbox_url: str) -> None:
     add_events(engine, 2, key="k")
     add_events(engine, 1, delay=3600)

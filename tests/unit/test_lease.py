@@ -12,7 +12,7 @@ class Clock:
 
 
 def lease(clock: Clock, seconds: float = 30.0) -> Lease:
-    return Lease("default", [1, 2], uuid.uuid4(), seconds, clock(), clock)
+    return Lease("default", {1: 0, 2: 0}, uuid.uuid4(), seconds, clock(), clock)
 
 
 def test_a_lease_ends_before_the_database_lets_others_in() -> None:
