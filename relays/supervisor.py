@@ -122,7 +122,9 @@ class Relay:
                 return step()
             except (DatabaseUnreachable, Unavailable) as error:
                 failures += 1
-                if time.monotonic() >= deadline or self._stop.is_set():
+                if self._stop.is_set():
+                    return None
+                if time.monotonic() >= deadline:
                     raise
                 if failures == 1:
                     logger.warning("not ready, trying for %.0f s: %s", self._config.startup_timeout, error)

@@ -288,6 +288,14 @@ def test_a_broker_that_does_not_come_in_time_ends_the_start(outbox_url: str) -> 
         drain(outbox_url, publisher, startup_timeout=0.3)
 
 
+def test_a_stop_while_waiting_for_the_broker_is_no_failure(outbox_url: str) -> None:
+    publisher = MemoryPublisher()
+    publisher.outage = "not there"
+    with running(relay(outbox_url, publisher, startup_timeout=600)) as one:
+        pass
+    assert one.stats.published == 0
+
+
 def test_a_broker_that_comes_late_is_waited_for(engine: sa.Engine, outbox_url: str) -> None:
     publisher = MemoryPublisher()
     publisher.outage = "not yet"
