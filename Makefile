@@ -19,14 +19,16 @@ APPLICATION_SIDE := tests/unit tests/integration tests/migration -m "not rabbitm
 demo: .venv/.ready
 	$(BIN)/outbox-relay demo
 
-# The whole suite comes last, so that its summary is what stands at the end.
+# The largest part comes last, so that its summary is what stands at the end.
 test: .venv/.ready $(SQLALCHEMY_20)/.ready
 	@echo "== SQLAlchemy 2.0, the application's side"
 	PYTHONPATH="$(CURDIR)/$(SQLALCHEMY_20)" $(PYTEST) $(APPLICATION_SIDE)
 	@echo "== a second PostgreSQL version, the application's side"
 	$(BIN)/python -m tests.support.second_postgres $(PYTEST) $(APPLICATION_SIDE)
-	@echo "== everything"
-	$(PYTEST)
+	@echo "== benchmarks, one at a time: they compare rates"
+	$(BIN)/python -m pytest tests/benchmarks
+	@echo "== everything else"
+	$(PYTEST) --ignore=tests/benchmarks
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

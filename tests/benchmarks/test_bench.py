@@ -9,13 +9,13 @@ import pytest
 from relays.exit_codes import ExitCode
 from tests.support.cli import Result, run_cli
 
-TRIES = 3
+TRIES = 5
 """A machine that has other things to do slows down a relay, which needs the processor, more than single messages, which
 mostly wait. One quiet moment is enough to show what it can do."""
 
 
 def bench(*arguments: str, **settings: str) -> Result:
-    return run_cli("bench", "--json", *arguments, timeout=170, **settings)
+    return run_cli("bench", "--json", *arguments, timeout=100, **settings)
 
 
 def numbers_of(run: Result) -> dict[str, Any]:
@@ -26,6 +26,7 @@ def numbers_of(run: Result) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_rabbitmq_gets_every_event_once_at_over_five_times_the_rate(outbox_url: str, amqp_url: str) -> None:
     ratios = []
     while len(ratios) < TRIES and max(ratios, default=0.0) <= 5:
