@@ -77,6 +77,7 @@ VIOLATIONS = {
     ],
     "held": [{"held": "'because'"}, {"held": "''"}],
     "parked": [{"available_at": "'infinity'"}],
+    "created_at": [{"created_at": "'infinity'"}, {"created_at": "'-infinity'"}, {"created_at": "'10000-01-01'"}],
     "counters": [{"attempts": "-1"}, {"crashes": "-1"}, {"resends": "-1"}],
 }
 CASES = [(check, columns) for check, cases in VIOLATIONS.items() for columns in cases]
