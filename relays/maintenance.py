@@ -80,6 +80,7 @@ class Maintenance:
         self._board, self._destination, self._backoff, self._wake = board, destination, backoff, wake
         self._floors = floors
         self._closing = threading.Event()
+        self._turn = threading.Lock()
         self._rounds = 0
 
     def run(self) -> None:
@@ -93,18 +94,21 @@ class Maintenance:
                 logger.debug("maintenance has to wait: %s", error)
         self._database.disconnect()
 
-    def round(self) -> None:
-        """Return what is due and what waited for a destination that works again; probe one that may."""
-        self._rounds += 1
-        with self._database.connection() as connection:
+    def round(self, probe: bool = True) -> None:
+        """Return what is due and what waited for a destination that works again; with `probe`, probe one that may.
+
+        Any thread may call it; they take turns.
+        """
+        with self._turn, self._database.connection() as connection:
+            self._rounds += 1
             set_back = self._floors.advance(connection)
             for outbox in self._outboxes:
                 if set_back:
                     self._store.lower_floors(connection, outbox)
-                if self._round(connection, outbox):
+                if self._round(connection, outbox, probe=probe):
                     self._wake()
 
-    def _round(self, connection: sa.Connection, outbox: str) -> bool:
+    def _round(self, connection: sa.Connection, outbox: str, *, probe: bool) -> bool:
         returned = self._in_batches(partial(self._store.promote, connection, outbox))
         pauses = self._store.pauses(connection, outbox)
         self._board.refresh(outbox, pauses)
@@ -115,7 +119,7 @@ class Maintenance:
             if destination not in pauses:
                 for topic in waiting:
                     returned |= self._in_batches(partial(self._store.return_paused, connection, outbox, topic))
-            elif pauses[destination] and self._may_probe(connection, outbox, destination):
+            elif probe and pauses[destination] and self._may_probe(connection, outbox, destination):
                 returned |= self._store.return_paused(connection, outbox, waiting[0], 1) > 0
         if self._rounds % SWEEP_EVERY == 0:
             returned |= self._sweep(connection, outbox)

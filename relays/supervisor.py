@@ -138,9 +138,6 @@ class Relay:
                     migrations.check_version(connection, self._store.naming)
                 for outbox in self._config.outboxes:
                     self._store.open_outbox(connection, outbox, self._config.target, take_over=self._config.take_over)
-                    # What is due already is there, for a drain as well.
-                    while self._store.promote(connection, outbox, limit=1000):
-                        pass
         finally:
             database.disconnect()
 
@@ -149,7 +146,6 @@ class Relay:
         sleeper = (
             None if config.drain else Sleeper(store, self._engine, config.outboxes, config.concurrency, config.poll)
         )
-        idle = sleeper or Drain(store, config.outboxes, self._stop)
         keeper = LeaseKeeper(store, Database(self._engine), config.lease)
         events_backoff = Backoff(config.backoff_min, config.backoff_max, self._rng)
         outage_backoff = Backoff(SHORTEST_OUTAGE_WAIT, LONGEST_OUTAGE_WAIT, self._rng)
@@ -164,8 +160,9 @@ class Relay:
             destination=self._publisher.destination,
             backoff=events_backoff,
             floors=floors,
-            wake=idle.more,
+            wake=sleeper.more if sleeper else lambda: None,
         )
+        idle = sleeper or Drain(store, config.outboxes, self._stop, maintenance.round)
         workers = [
             Worker(
                 f"{socket.gethostname()}:{os.getpid()}/{number}",

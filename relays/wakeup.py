@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -50,21 +50,28 @@ PROMOTED_AT_ONCE = 1000
 
 
 class Drain:
-    """`Idle` for a relay that ends when nothing is left to send."""
+    """`Idle` for a relay that ends when nothing is left to send.
 
-    def __init__(self, store: Store, outboxes: Sequence[str], stop: threading.Event) -> None:
-        self._store, self._outboxes, self._stop = store, outboxes, stop
+    Parameters:
+        maintain: brings back what is due and, if told to, probes paused destinations: a drain may be over before
+            anyone else does. It probes once, or a destination that stays away would keep the drain going.
+    """
+
+    def __init__(
+        self, store: Store, outboxes: Sequence[str], stop: threading.Event, maintain: Callable[[bool], None]
+    ) -> None:
+        self._store, self._outboxes, self._stop, self._maintain = store, outboxes, stop, maintain
+        self._probe = True
 
     def wait(self, database: Database) -> bool:
+        probe, self._probe = self._probe, False
+        self._maintain(probe)
         with database.connection() as connection:
             ready = any(self._store.look(connection, outbox, anyones=True)[0] for outbox in self._outboxes)
         # What is ready but not free is in the hands of another worker, or of one that died.
         return ready and not self._stop.wait(FIRST_POLL)
 
     def claimed(self, *, more: bool) -> None:
-        """Nobody sleeps in a drain."""
-
-    def more(self) -> None:
         """Nobody sleeps in a drain."""
 
 

@@ -244,6 +244,17 @@ def test_a_drain_leaves_what_waits_and_says_so(engine: sa.Engine, outbox_url: st
     assert summary.left == Left(ready=0, scheduled=1, waiting=1, parked=4)
 
 
+def test_a_drain_sends_what_an_earlier_one_had_to_leave(engine: sa.Engine, outbox_url: str) -> None:
+    """Drains from a schedule are short: nobody else would ever try a destination again."""
+    add_events(engine, 30, topic="bad", key="k")
+    publisher = MemoryPublisher(fail=lambda message: Paused("no such queue"))
+    assert drain(outbox_url, publisher).left == Left(ready=0, scheduled=0, waiting=0, parked=30)
+    publisher = MemoryPublisher()
+    eventually(lambda: rows(engine, "SELECT next_probe <= clock_timestamp() FROM outbox_pause") == [(True,)])
+    assert drain(outbox_url, publisher).left == Left(0, 0, 0, 0)
+    assert payloads(publisher) == list(range(30))
+
+
 def test_a_drain_waits_for_the_lanes_of_a_relay_that_died(engine: sa.Engine, outbox_url: str) -> None:
     add_events(engine, 100)
     leased = "leased_until = clock_timestamp() + interval '1.5 s', lease_token = gen_random_uuid()"
