@@ -226,7 +226,7 @@ def test_a_drain_counts_what_could_not_be_sent(outbox_url: str, engine: sa.Engin
     with Session(engine) as session:
         session.add_all([OutboxEvent(topic="t", type="T"), OutboxEvent(topic="t", type="T", delay=3600)])
         session.commit()
-        session.execute(sa.text("UPDATE outbox_event SET available_at = 'infinity', held = 'paused' WHERE id = 1"))
+        session.execute(sa.text("UPDATE outbox_event SET available_at = 'infinity', held = 'exhausted' WHERE id = 1"))
         session.commit()
     result = run_cli("--target", "memory", "--drain", OUTBOX_DATABASE_URL=outbox_url)
     assert result.code == ExitCode.LEFT_BEHIND
